@@ -1,0 +1,10 @@
+"""Condition a differentiable simulator on its data, exactly."""
+
+from coarea import kernels as kernels
+from coarea.generators import Generator as Generator
+from coarea.kernels import CHMC as CHMC
+from coarea.kernels import Langevin as Langevin
+from coarea.manifolds import Manifold as Manifold
+from coarea.manifolds import condition as condition
+from coarea.sampling import find_start as find_start
+from coarea.sampling import sample as sample

@@ -1,0 +1,85 @@
+"""Exact flows of the ambient space, which the projection then bends onto the manifold.
+
+A flow solves part of the Hamiltonian exactly; the kicks of the integrator solve the rest.
+"""
+
+import math
+from abc import abstractmethod
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from coarea.manifolds.target import AbstractLinearisation
+
+
+class AbstractFlow(eqx.Module):
+    """An exact flow for a time τ and its part in the constrained step."""
+
+    @property
+    @abstractmethod
+    def quarter_turn(self) -> float:
+        """The time (just less than) in which the flow alone turns a position into a momentum.
+
+        `momentum` is well defined below it, and a trajectory of this length has moved furthest.
+        """
+
+    @abstractmethod
+    def position(
+        self,
+        linearisation: AbstractLinearisation,
+        u: Float[Array, " M"],
+        p: Float[Array, " M"],
+        tau: Float[Array, ""],
+    ) -> Float[Array, " M"]:
+        """Where the flow leads from (u, p), up to a multiple of the rows of J at u.
+
+        The projection moves along those rows, so any multiple has the same projection: the best
+        is the one that lies nearest to the manifold.
+        """
+
+    @abstractmethod
+    def momentum(
+        self, u: Float[Array, " M"], end: Float[Array, " M"], tau: Float[Array, ""]
+    ) -> Float[Array, " M"]:
+        """The momentum with which the flow from u arrives at `end`."""
+
+    @abstractmethod
+    def force(self, u: Float[Array, " M"], gradient: Float[Array, " M"]) -> Float[Array, " M"]:
+        """What the kicks must add: the log density's gradient, less what the flow accounts for."""
+
+
+class Straight(AbstractFlow):
+    """Uniform motion, the flow of ½|p|²: right for any density."""
+
+    @property
+    def quarter_turn(self):  # noqa: D102
+        return math.inf
+
+    def position(self, linearisation, u, p, tau):  # noqa: D102
+        return u + tau * p
+
+    def momentum(self, u, end, tau):  # noqa: D102
+        return (end - u) / tau
+
+    def force(self, u, gradient):  # noqa: D102
+        return gradient
+
+
+class Rotation(AbstractFlow):
+    """Rotation, the flow of ½|u|² + ½|p|²: for inputs that are all standard normal."""
+
+    @property
+    def quarter_turn(self):  # noqa: D102
+        return 0.499 * math.pi
+
+    def position(self, linearisation, u, p, tau):  # noqa: D102
+        # cos τ u + sin τ p, with the component of u along the rows of J left alone: rotating it
+        # too would leave the manifold by |u| τ²/2 before the projection begins.
+        return u - (1 - jnp.cos(tau)) * linearisation.project(u) + jnp.sin(tau) * p
+
+    def momentum(self, u, end, tau):  # noqa: D102
+        return (jnp.cos(tau) * end - u) / jnp.sin(tau)
+
+    def force(self, u, gradient):  # noqa: D102
+        return gradient + u

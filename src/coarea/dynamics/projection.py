@@ -1,0 +1,200 @@
+"""Projection solvers: find λ with c(ũ − Jₒᵀλ) = 0, Jₒ being J at the point that was left.
+
+Each solver starts from λ = 0 and is a deterministic function of (Jₒ, ũ), which the reverse check
+relies on. None raises: `converged` says whether the answer may be used.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optimistix as optx
+from jaxtyping import Array, Bool, Float, Int
+
+from coarea.manifolds import AbstractTarget
+from coarea.manifolds.target import AbstractLinearisation
+
+# A residual that has grown beyond this multiple of the data's scale will not come back.
+_HOPELESS = 1e10
+
+
+class Tolerance(eqx.Module):
+    """When a projection has converged: the residual and the last change of position.
+
+    Relative to the size of the data and of the position.
+    """
+
+    residual: float
+    position: float
+
+
+class Projection(NamedTuple):
+    """Where a solver ended, and after how many iterations."""
+
+    u: Float[Array, " M"]
+    converged: Bool[Array, ""]
+    iterations: Int[Array, ""]
+
+
+class AbstractSolver(eqx.Module):
+    """One way to solve for λ."""
+
+    @abstractmethod
+    def solve(
+        self,
+        target: AbstractTarget,
+        older: AbstractLinearisation,
+        u: Float[Array, " M"],
+        tolerance: Tolerance,
+    ) -> Projection:
+        """Project u onto the manifold along the rows of `older`'s Jacobian."""
+
+
+class QuasiNewton(AbstractSolver):
+    """Symmetric quasi-Newton, the paper's: λ ← λ + (JₒJₒᵀ)⁻¹ c, with the factor at hand.
+
+    Cheap and linearly convergent: each iteration costs one residual and no derivative.
+    """
+
+    max_iterations: int = eqx.field(static=True, default=50)
+
+    def solve(self, target, older, u, tolerance):  # noqa: D102
+        def change(u, c):
+            return older.apply_transpose(older.solve_gram(c))
+
+        return _iterate(target, change, u, tolerance, self.max_iterations)
+
+
+class Newton(AbstractSolver):
+    """Newton: λ ← λ + (JJₒᵀ)⁻¹ c. Converges quadratically, relinearising in each iteration."""
+
+    max_iterations: int = eqx.field(static=True, default=20)
+
+    def solve(self, target, older, u, tolerance):  # noqa: D102
+        def change(u, c):
+            return _newton_change(target, older, u, c)
+
+        return _iterate(target, change, u, tolerance, self.max_iterations)
+
+
+class NewtonLineSearch(AbstractSolver):
+    """Newton with steps halved until the residual falls: slower, and converges from further."""
+
+    max_iterations: int = eqx.field(static=True, default=50)
+    max_halvings: int = eqx.field(static=True, default=10)
+
+    def solve(self, target, older, u, tolerance):  # noqa: D102
+        def change(u, c):
+            full = _newton_change(target, older, u, c)
+            size = _largest(c)
+
+            def too_long(carry):
+                step, halvings = carry
+                worse = ~(_largest(target.residual(u - step)) < size)
+                return worse & (halvings < self.max_halvings)
+
+            def halve(carry):
+                step, halvings = carry
+                return 0.5 * step, halvings + 1
+
+            # At convergence rounding decides whether the residual falls: take the step as it is.
+            halvings = jnp.where(size < tolerance.residual * target.scale, self.max_halvings, 0)
+            return jax.lax.while_loop(too_long, halve, (full, halvings))[0]
+
+        return _iterate(target, change, u, tolerance, self.max_iterations)
+
+
+class Hybrid(AbstractSolver):
+    """A trust-region method on λ (Powell's dog leg) polished by Newton: the robust last resort.
+
+    It plays the part of MINPACK's hybrid solver in the paper.
+    """
+
+    max_iterations: int = eqx.field(static=True, default=100)
+
+    def solve(self, target, older, u, tolerance):  # noqa: D102
+        def residual(lam, _):
+            return target.residual(u - older.apply_transpose(lam)) / target.scale
+
+        found = optx.root_find(
+            residual,
+            optx.Dogleg(rtol=1e-4, atol=1e-4),
+            jnp.zeros(target.num_constraints, u.dtype),
+            max_steps=self.max_iterations,
+            throw=False,
+        )
+        near = u - older.apply_transpose(found.value)
+        polished = Newton().solve(target, older, near, tolerance)
+        return polished._replace(iterations=polished.iterations + found.stats["num_steps"])
+
+
+def project_onto(
+    solvers: tuple[AbstractSolver, ...],
+    target: AbstractTarget,
+    older: AbstractLinearisation,
+    u: Float[Array, " M"],
+    tolerance: Tolerance,
+) -> Projection:
+    """Try the solvers in turn until one converges.
+
+    A later solver sits in a loop that is not entered unless it is needed, so that under `vmap` it
+    costs nothing while every chain converges with an earlier one.
+    """
+    projection = solvers[0].solve(target, older, u, tolerance)
+    for solver in solvers[1:]:
+
+        def retry(carry, solver=solver):
+            _, earlier = carry
+            later = solver.solve(target, older, u, tolerance)
+            return False, later._replace(iterations=earlier.iterations + later.iterations)
+
+        _, projection = jax.lax.while_loop(
+            lambda carry: carry[0], retry, (~projection.converged, projection)
+        )
+    return projection
+
+
+def _newton_change(target, older, u, c):
+    return older.apply_transpose(target.linearise(u).solve_newton(older, c))
+
+
+class _Iterate(NamedTuple):
+    u: Float[Array, " M"]
+    c: Float[Array, " N"]
+    moved: Float[Array, ""]
+    iterations: Int[Array, ""]
+
+
+def _iterate(
+    target: AbstractTarget,
+    change: Callable,
+    u: Float[Array, " M"],
+    tolerance: Tolerance,
+    max_iterations: int,
+) -> Projection:
+    """Subtract `change(u, c)` until residual and change are small, or no longer can become so."""
+    scale = target.scale
+
+    def converged(at: _Iterate):
+        still = at.moved <= tolerance.position * (1 + _largest(at.u))
+        return (_largest(at.c) <= tolerance.residual * scale) & still
+
+    def unfinished(at: _Iterate):
+        hopeful = _largest(at.c) < _HOPELESS * scale
+        return ~converged(at) & hopeful & (at.iterations < max_iterations)
+
+    def body(at: _Iterate):
+        step = change(at.u, at.c)
+        u = at.u - step
+        return _Iterate(u, target.residual(u), _largest(step), at.iterations + 1)
+
+    first = _Iterate(u, target.residual(u), jnp.asarray(jnp.inf, u.dtype), jnp.asarray(0))
+    end = jax.lax.while_loop(unfinished, body, first)
+    return Projection(end.u, converged(end), end.iterations)
+
+
+def _largest(x):
+    return jnp.max(jnp.abs(x))

@@ -1,0 +1,167 @@
+"""The geodesic RATTLE step: constrained Hamiltonian dynamics for one time step (Algorithm 1)."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from coarea.dynamics.flows import AbstractFlow, Rotation, Straight
+from coarea.dynamics.projection import (
+    AbstractSolver,
+    NewtonLineSearch,
+    QuasiNewton,
+    Tolerance,
+    project_onto,
+)
+from coarea.errors import SettingError
+from coarea.manifolds import AbstractTarget
+from coarea.manifolds.target import AbstractLinearisation
+
+
+class PhaseState(NamedTuple):
+    """A point of phase space with all that the next step needs of it, and how it was reached."""
+
+    position: Float[Array, " M"]
+    momentum: Float[Array, " M"]
+    logdensity: Float[Array, ""]
+    logdensity_grad: Float[Array, " M"]
+    linearisation: AbstractLinearisation
+    convergence_error: Bool[Array, ""]
+    non_reversible_step: Bool[Array, ""]
+    iterations: Int[Array, ""]
+
+    @property
+    def failed(self) -> Bool[Array, ""]:
+        """Whether the last step ended in a failure, so that its trajectory must be rejected."""
+        return self.convergence_error | self.non_reversible_step
+
+    @property
+    def energy(self) -> Float[Array, ""]:
+        """The Hamiltonian H = ½|p|² − log π(u)."""
+        return 0.5 * self.momentum @ self.momentum - self.logdensity
+
+
+class Rattle(eqx.Module):
+    """The integrator: half a kick, projected sub-steps of a flow, half a kick.
+
+    `tolerance` bounds the residual relative to the size of the data; the last change of position
+    and the reverse check follow it at 10 and 20 times its size, both relative to the position. It
+    defaults to 1e-9 (float64) or 1e-4 (float32). `flow` defaults to the rotation where every input
+    is standard normal, and else to the straight line. Without `reverse_check` the stationary
+    distribution is not the target: for experiments only.
+    """
+
+    solvers: tuple[AbstractSolver, ...] = (QuasiNewton(), NewtonLineSearch())
+    flow: AbstractFlow | None = None
+    tolerance: float | None = None
+    reverse_check: bool = eqx.field(static=True, default=True)
+
+    def __check_init__(self):
+        if self.tolerance is not None and not self.tolerance > 0:
+            raise SettingError(f"tolerance={self.tolerance}: it must be positive.")
+
+    def flow_for(self, target: AbstractTarget) -> AbstractFlow:
+        """The flow given, or the one that suits the target."""
+        if self.flow is None:
+            return Rotation() if target.is_standard_normal else Straight()
+        if isinstance(self.flow, Rotation) and not target.is_standard_normal:
+            raise SettingError(
+                "flow=Rotation() is exact only where every input is standard normal, which is not "
+                "so here. Leave flow out, or give Straight()."
+            )
+        return self.flow
+
+    def init(self, target: AbstractTarget, u: Float[Array, " M"]) -> PhaseState:
+        """The state at u, at rest."""
+        linearisation, log_density, gradient = target.evaluate(u)
+        no = jnp.asarray(False)
+        at_rest = jnp.zeros_like(u)
+        return PhaseState(u, at_rest, log_density, gradient, linearisation, no, no, jnp.asarray(0))
+
+    def refresh(self, key: Key[Array, ""], state: PhaseState) -> PhaseState:
+        """A new momentum: a normal draw projected onto the tangent space."""
+        drawn = jax.random.normal(key, state.position.shape, state.position.dtype)
+        no = jnp.asarray(False)
+        return state._replace(
+            momentum=state.linearisation.project(drawn),
+            convergence_error=no,
+            non_reversible_step=no,
+            iterations=jnp.asarray(0),
+        )
+
+    def step(
+        self,
+        target: AbstractTarget,
+        state: PhaseState,
+        h: Float[Array, ""],
+        geodesic_steps: int = 1,
+    ) -> PhaseState:
+        """One step of size h, negative to go back. A failed one keeps its flags.
+
+        With several geodesic steps the position is projected after each, which allows a larger h
+        where the manifold's curvature, not the density's, is the limit.
+        """
+        flow = self.flow_for(target)
+        tau = h / geodesic_steps
+        at = self._kick(flow, state, h)
+
+        def go_on(carry):
+            count, at = carry
+            return (count < geodesic_steps - 1) & ~at.failed
+
+        def sub_step(carry):
+            count, at = carry
+            moved = self._move(target, flow, at, tau)
+            linearisation = target.linearise(moved.position)
+            return count + 1, self._arrive(target, flow, at, moved, linearisation, tau)
+
+        if geodesic_steps > 1:
+            _, at = jax.lax.while_loop(go_on, sub_step, (0, at))
+        moved = self._move(target, flow, at, tau)
+        linearisation, log_density, gradient = target.evaluate(moved.position)
+        moved = moved._replace(logdensity=log_density, logdensity_grad=gradient)
+        end = self._arrive(target, flow, at, moved, linearisation, tau)
+        return self._kick(flow, end, h)
+
+    def _kick(self, flow, state: PhaseState, h):
+        p = state.momentum + 0.5 * h * flow.force(state.position, state.logdensity_grad)
+        return state._replace(momentum=state.linearisation.project(p))
+
+    def _move(self, target, flow, state: PhaseState, tau):
+        """Flow from the state's position and project. The momentum is still that of the start."""
+        ahead = flow.position(state.linearisation, state.position, state.momentum, tau)
+        projection = self._project(target, state.linearisation, ahead)
+        return state._replace(
+            position=jnp.where(projection.converged, projection.u, state.position),
+            convergence_error=state.convergence_error | ~projection.converged,
+            iterations=state.iterations + projection.iterations,
+        )
+
+    def _arrive(self, target, flow, left: PhaseState, moved: PhaseState, linearisation, tau):
+        """The momentum on arrival, and whether the way back leads to where it came from."""
+        p = linearisation.project(flow.momentum(left.position, moved.position, tau))
+        moved = moved._replace(momentum=p, linearisation=linearisation)
+        # A Gram matrix that is singular here leaves nothing to go on with.
+        broken = ~jnp.all(jnp.isfinite(p))
+        moved = moved._replace(convergence_error=moved.convergence_error | broken)
+        if not self.reverse_check:
+            return moved
+        back = self._move(target, flow, moved, -tau)
+        distance = jnp.max(jnp.abs(back.position - left.position))
+        near = distance <= 20 * self._tolerance(p.dtype) * (1 + jnp.max(jnp.abs(left.position)))
+        returned = ~back.convergence_error & near
+        return moved._replace(
+            non_reversible_step=~moved.convergence_error & ~returned | moved.non_reversible_step,
+            iterations=back.iterations,
+        )
+
+    def _project(self, target, older, ahead):
+        residual = self._tolerance(ahead.dtype)
+        return project_onto(self.solvers, target, older, ahead, Tolerance(residual, 10 * residual))
+
+    def _tolerance(self, dtype) -> float:
+        if self.tolerance is not None:
+            return self.tolerance
+        return 1e-9 if dtype == jnp.float64 else 1e-4

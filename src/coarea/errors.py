@@ -1,0 +1,33 @@
+"""What can go wrong, by kind. Every message names the thing and the cure."""
+
+
+class CoareaError(Exception):
+    """The base of every error that coarea raises on purpose."""
+
+
+class ModelError(CoareaError, ValueError):
+    """The generator itself cannot be used: its inputs, its outputs or its derivatives."""
+
+
+class DataError(CoareaError, ValueError):
+    """The observed values do not fit the generator."""
+
+
+class JacobianError(ModelError):
+    """The observed outputs do not respond to the inputs in enough directions."""
+
+
+class PrecisionError(CoareaError, ValueError):
+    """Numbers are stored with fewer digits than exact conditioning needs."""
+
+
+class StartError(CoareaError, RuntimeError):
+    """No inputs that reproduce the data were found."""
+
+
+class SettingError(CoareaError, ValueError):
+    """An option of a kernel or of `sample` has a value that cannot work."""
+
+
+class SamplingWarning(UserWarning):
+    """The run ended, but something about it deserves a look."""

@@ -1,0 +1,59 @@
+"""`Generator`: a differentiable simulator with its random inputs made explicit."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from coarea.errors import ModelError
+from coarea.generators.inputs import Inputs
+from coarea.precision import in_float64
+
+
+class Generator(eqx.Module):
+    """A generative model: `function` turns a dictionary of random inputs into one of outputs.
+
+    `inputs` names the random numbers. A shape means standard normals; a NumPyro distribution
+    gives another base density.
+
+    >>> import coarea as co, jax, jax.numpy as jnp, numpyro.distributions as dist
+    >>> def simulate(u):
+    ...     return {"rate": u["rate"], "y": jnp.cumsum(u["rate"] + 0.1 * u["noise"])}
+    >>> model = co.Generator(simulate, inputs={"rate": dist.LogNormal(0.0, 1.0), "noise": 5})
+    >>> model.simulate(jax.random.key(0), 3)["y"].shape
+    (3, 5)
+    """
+
+    function: Callable[[dict[str, Array]], dict[str, Array]]
+    inputs: Inputs
+
+    @in_float64
+    def __init__(self, function: Callable, inputs: Mapping[str, Any]):
+        if not callable(function):
+            raise ModelError(f"the generator's function is not callable: {function!r}.")
+        self.function = function
+        self.inputs = Inputs(inputs)
+
+    def outputs(self, u: Float[Array, " M"]) -> dict[str, Array]:
+        """Every output by name, from the flat vector of inputs."""
+        outputs = self.function(self.inputs.values(u))
+        if not isinstance(outputs, Mapping):
+            raise ModelError(
+                "the generator's function must return a dictionary of named outputs, such as "
+                f"{{'y': …}}; it returned {type(outputs).__name__}."
+            )
+        return {name: jax.numpy.asarray(value) for name, value in outputs.items()}
+
+    @in_float64
+    def simulate(self, key: Key[Array, ""], num: int) -> dict[str, np.ndarray]:
+        """`num` independent draws of all outputs (the prior predictive), stacked in front."""
+        return {name: np.asarray(value) for name, value in _simulate(self, key, num).items()}
+
+
+@eqx.filter_jit
+def _simulate(generator: Generator, key, num: int):
+    keys = jax.random.split(key, num)
+    return jax.vmap(lambda k: generator.outputs(generator.inputs.draw(k)))(keys)

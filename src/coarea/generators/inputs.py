@@ -1,0 +1,132 @@
+"""Named random inputs: one flat vector `u` inside, a dictionary of values at the edge."""
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from coarea.errors import ModelError
+
+
+class AbstractInput(eqx.Module):
+    """One random input: `size` unconstrained coordinates, their density, and their value."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How many coordinates there are."""
+
+    @property
+    @abstractmethod
+    def is_standard_normal(self) -> bool:
+        """Whether the coordinates are independent standard normals."""
+
+    @abstractmethod
+    def value(self, u: Float[Array, " size"]) -> Array:
+        """What the generator's function sees."""
+
+    @abstractmethod
+    def log_density(self, u: Float[Array, " size"]) -> Float[Array, ""]:
+        """The log of the base density ρ of these coordinates."""
+
+    @abstractmethod
+    def draw(self, key: Key[Array, ""]) -> Float[Array, " size"]:
+        """Coordinates drawn from the base density."""
+
+
+class StandardNormal(AbstractInput):
+    """Independent standard normal values of a given shape."""
+
+    shape: tuple[int, ...] = eqx.field(static=True)
+
+    @property
+    def size(self):  # noqa: D102
+        return math.prod(self.shape)
+
+    @property
+    def is_standard_normal(self):  # noqa: D102
+        return True
+
+    def value(self, u):  # noqa: D102
+        return u.reshape(self.shape)
+
+    def log_density(self, u):  # noqa: D102
+        return standard_normal_log_density(u)
+
+    def draw(self, key):  # noqa: D102
+        return jax.random.normal(key, (self.size,))
+
+
+def standard_normal_log_density(u: Float[Array, " size"]) -> Float[Array, ""]:
+    """The log density of independent standard normals."""
+    return -0.5 * u @ u - 0.5 * math.log(2 * math.pi) * u.size
+
+
+class Inputs(eqx.Module):
+    """All of a generator's inputs, laid end to end in the order they were named."""
+
+    names: tuple[str, ...] = eqx.field(static=True)
+    parts: tuple[AbstractInput, ...]
+
+    def __init__(self, specification: Mapping[str, Any]):
+        if not isinstance(specification, Mapping) or not specification:
+            raise ModelError(
+                "inputs must be a dictionary that names each random input, such as "
+                f"{{'z': 4, 'noise': (50, 2)}}; got {specification!r}."
+            )
+        self.names = tuple(specification)
+        self.parts = tuple(_input(name, given) for name, given in specification.items())
+        if self.size == 0:
+            raise ModelError("the inputs have no elements: at least one random number is needed.")
+
+    @property
+    def size(self) -> int:
+        """M, the length of the flat vector."""
+        return sum(part.size for part in self.parts)
+
+    @property
+    def is_standard_normal(self) -> bool:
+        """Whether every coordinate of the flat vector is standard normal."""
+        return all(part.is_standard_normal for part in self.parts)
+
+    def values(self, u: Float[Array, " M"]) -> dict[str, Array]:
+        """The dictionary that the generator's function takes."""
+        pieces = self._split(u)
+        return {n: p.value(x) for n, p, x in zip(self.names, self.parts, pieces, strict=True)}
+
+    def log_density(self, u: Float[Array, " M"]) -> Float[Array, ""]:
+        """The log of ρ(u)."""
+        if self.is_standard_normal:
+            return standard_normal_log_density(u)
+        pieces = self._split(u)
+        terms = [p.log_density(x) for p, x in zip(self.parts, pieces, strict=True)]
+        return jnp.sum(jnp.stack(terms))
+
+    def draw(self, key: Key[Array, ""]) -> Float[Array, " M"]:
+        """One draw from ρ."""
+        keys = jax.random.split(key, len(self.parts))
+        draws = [p.draw(k).ravel() for p, k in zip(self.parts, keys, strict=True)]
+        return jnp.concatenate(draws).astype(float)
+
+    def _split(self, u):
+        pieces, first = [], 0
+        for part in self.parts:
+            pieces.append(u[first : first + part.size])
+            first += part.size
+        return pieces
+
+
+def _input(name: str, given: Any) -> AbstractInput:
+    shape = (given,) if isinstance(given, int) else given
+    if isinstance(shape, list):
+        shape = tuple(shape)
+    if isinstance(shape, tuple) and all(isinstance(n, int) and n >= 0 for n in shape):
+        return StandardNormal(shape)
+    from coarea.generators.distributions import input_from  # NumPyro is slow to import
+
+    return input_from(name, given)

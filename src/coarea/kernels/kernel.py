@@ -1,0 +1,89 @@
+"""What every kernel shares: its state, the record of a transition, and the `(init, step)` pair."""
+
+from abc import abstractmethod
+from typing import NamedTuple
+
+import equinox as eqx
+from blackjax.base import SamplingAlgorithm
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from coarea.dynamics import Rattle
+from coarea.dynamics.rattle import PhaseState
+from coarea.errors import SettingError
+from coarea.manifolds import AbstractTarget
+from coarea.precision import require_float64
+
+
+class TransitionInfo(NamedTuple):
+    """What happened in one transition; every kind of failure has its flag."""
+
+    acceptance_rate: Float[Array, ""]
+    is_accepted: Bool[Array, ""]
+    is_divergent: Bool[Array, ""]
+    convergence_error: Bool[Array, ""]
+    non_reversible_step: Bool[Array, ""]
+    energy: Float[Array, ""]
+    num_integration_steps: Int[Array, ""]
+    num_projection_iterations: Int[Array, ""]
+
+
+class AbstractKernel(eqx.Module):
+    """A kernel's settings. The step size is passed to each step, so that it can be adapted.
+
+    A `step_size` that is given is used as it is.
+    """
+
+    integrator: eqx.AbstractVar[Rattle]
+    geodesic_steps: eqx.AbstractVar[int]
+    step_size: eqx.AbstractVar[float | None]
+    target_acceptance: eqx.AbstractVar[float]
+
+    def __check_init__(self):
+        check_step_size(self.step_size)
+        if self.geodesic_steps < 1:
+            raise SettingError(f"geodesic_steps={self.geodesic_steps}: at least 1 is needed.")
+        if not 0 < self.target_acceptance < 1:
+            raise SettingError(
+                f"target_acceptance={self.target_acceptance}: it is a probability, such as 0.8."
+            )
+
+    def init(self, target: AbstractTarget, u: Float[Array, " M"]) -> PhaseState:
+        """The state of a chain at u."""
+        return self.integrator.init(target, u)
+
+    @abstractmethod
+    def longest_step(self, target: AbstractTarget) -> float:
+        """The step size beyond which a longer one can gain nothing, however well it does."""
+
+    @abstractmethod
+    def step(
+        self,
+        target: AbstractTarget,
+        key: Key[Array, ""],
+        state: PhaseState,
+        step_size: Float[Array, ""],
+    ) -> tuple[PhaseState, TransitionInfo]:
+        """One transition that leaves the target invariant."""
+
+
+def check_step_size(step_size) -> None:
+    """Refuse a step size that is not a positive number. None and traced values pass."""
+    if step_size is None or eqx.is_array(step_size):
+        return
+    if not 0 < step_size < float("inf"):
+        raise SettingError(f"step_size={step_size}: it must be a positive number, such as 0.1.")
+
+
+def as_algorithm(kernel: AbstractKernel, target: AbstractTarget, step_size) -> SamplingAlgorithm:
+    """The kernel on one target with one step size: `init(u)`, `step(key, state)`."""
+    require_float64("a kernel on a manifold")
+    check_step_size(step_size)
+
+    def init(position, rng_key=None):
+        del rng_key  # BlackJAX's contract allows one; these kernels start deterministically
+        return kernel.init(target, position)
+
+    def step(rng_key, state):
+        return kernel.step(target, rng_key, state, step_size)
+
+    return SamplingAlgorithm(init, step)

@@ -1,0 +1,28 @@
+"""Constrained Langevin dynamics: constrained HMC with a single step."""
+
+from blackjax.base import SamplingAlgorithm
+
+from coarea.dynamics import Rattle
+from coarea.kernels.chmc import CHMC, chmc
+from coarea.manifolds import AbstractTarget
+
+
+def Langevin(
+    step_size: float | None = None,
+    target_acceptance: float = 0.6,
+    integrator: Rattle = Rattle(),
+) -> CHMC:
+    """The one-step case of `CHMC`: cheap transitions that explore by diffusion."""
+    return CHMC(
+        num_steps=1,
+        step_size=step_size,
+        target_acceptance=target_acceptance,
+        integrator=integrator,
+    )
+
+
+def langevin(
+    target: AbstractTarget, step_size: float, integrator: Rattle = Rattle()
+) -> SamplingAlgorithm:
+    """Constrained Langevin after BlackJAX's contract."""
+    return chmc(target, step_size, num_steps=1, integrator=integrator)

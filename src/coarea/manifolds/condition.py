@@ -1,0 +1,86 @@
+"""`condition`: say which outputs of a generator were observed."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from coarea.errors import DataError, ModelError, PrecisionError
+from coarea.generators import Generator
+from coarea.manifolds.dense import Dense
+from coarea.manifolds.posterior import Observation, Posterior
+from coarea.manifolds.validation import check_constraint
+from coarea.precision import in_float64
+
+
+@in_float64
+def condition(model: Generator, observed: Mapping[str, Any]) -> Posterior:
+    """The posterior of a model's inputs given the values that some of its outputs took.
+
+    Outputs that were not observed are the latents. A value that is missing is masked
+    (`numpy.ma.masked_invalid(data)`).
+
+    >>> import coarea as co
+    >>> model = co.Generator(lambda u: {"z": u["z"], "y": u["z"] ** 2 + u["n"]}, {"z": (), "n": ()})
+    >>> posterior = co.condition(model, {"y": 1.5})
+    >>> posterior.num_inputs, posterior.num_constraints
+    (2, 1)
+    """
+    if not isinstance(model, Generator):
+        raise ModelError(
+            f"condition takes a coarea.Generator, got {type(model).__name__}. Wrap the function: "
+            "coarea.Generator(function, inputs={…})."
+        )
+    if not isinstance(observed, Mapping) or not observed:
+        raise DataError("observed must be a dictionary from output names to values, not empty.")
+    u = jax.ShapeDtypeStruct((model.inputs.size,), jnp.float64)
+    outputs = jax.eval_shape(model.outputs, u)
+    observations = tuple(_observation(k, v, outputs) for k, v in observed.items())
+    num_constraints = sum(o.values.size for o in observations)
+    if num_constraints == 0:
+        raise DataError("every observed value is masked: there is nothing to condition on.")
+    shape = Dense.for_size(num_constraints, model.inputs.size)
+    posterior = Posterior(model, observations, shape)
+    check_constraint(posterior, "generator")
+    return posterior
+
+
+def _observation(name: str, given: Any, outputs: Mapping[str, jax.ShapeDtypeStruct]) -> Observation:
+    if name not in outputs:
+        raise DataError(
+            f"{name!r} is not an output of the generator, whose outputs are {', '.join(outputs)}."
+        )
+    output = outputs[name]
+    if not jnp.issubdtype(output.dtype, jnp.floating):
+        raise ModelError(
+            f"output {name!r} has dtype {output.dtype}, which has no derivative: only real-valued "
+            "outputs can be conditioned on. Observe the continuous quantity behind it."
+        )
+    if output.dtype != jnp.float64:
+        raise PrecisionError(
+            f"output {name!r} has dtype {output.dtype}: the generator casts to it. Exact "
+            "conditioning needs float64; let the computation follow the dtype of its inputs."
+        )
+    data = np.ma.asarray(given)
+    try:
+        data = data.astype(float)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"observed {name!r} is not numeric: {error}.") from error
+    if data.shape != output.shape:
+        raise DataError(
+            f"observed {name!r} has shape {data.shape}, but the generator's output {name!r} has "
+            f"shape {output.shape}."
+        )
+    missing = np.ma.getmaskarray(data).ravel()
+    values = np.asarray(data.data).ravel()[~missing]
+    if not np.all(np.isfinite(values)):
+        first = np.unravel_index(np.flatnonzero(~missing)[~np.isfinite(values)][0], data.shape)
+        raise DataError(
+            f"observed {name!r} has values that are not finite, the first at index "
+            f"{tuple(int(i) for i in first)}. If they are missing, mask them: "
+            "numpy.ma.masked_invalid(data)."
+        )
+    index = np.flatnonzero(~missing) if missing.any() else None
+    return Observation(name, output.shape, values, index)

@@ -1,0 +1,78 @@
+"""The dense shape: no assumption on J, a Cholesky factor of J Jᵀ. Right for anything."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import cho_solve
+from jaxtyping import Array, Float
+
+from coarea.manifolds.target import AbstractLinearisation, AbstractShape
+
+
+class DenseLinearisation(AbstractLinearisation):
+    """J as a full matrix, with the lower Cholesky factor of J Jᵀ."""
+
+    residual: Float[Array, " N"]
+    J: Float[Array, "N M"]
+    factor: Float[Array, "N N"]
+
+    def apply(self, p):  # noqa: D102
+        return self.J @ p
+
+    def apply_transpose(self, lam):  # noqa: D102
+        return lam @ self.J
+
+    def solve_gram(self, b):  # noqa: D102
+        return cho_solve((self.factor, True), b)
+
+    def solve_newton(self, older, b):  # noqa: D102
+        return jnp.linalg.solve(self.J @ older.J.T, b)
+
+    def project(self, p):  # noqa: D102
+        return p - self.apply_transpose(self.solve_gram(self.apply(p)))
+
+    def half_log_det(self):  # noqa: D102
+        return jnp.sum(jnp.log(jnp.diagonal(self.factor)))
+
+
+class Dense(AbstractShape[DenseLinearisation]):
+    """Jacobians by forward mode (M tangents) or reverse mode (N cotangents)."""
+
+    mode: Literal["forward", "reverse"] = eqx.field(static=True)
+
+    @classmethod
+    def for_size(cls, num_constraints: int, num_inputs: int) -> "Dense":
+        """The cheaper mode: a cotangent costs about twice a tangent, and holds on to memory."""
+        return cls("forward" if num_inputs <= 2 * num_constraints else "reverse")
+
+    def linearise(self, constraint, u):  # noqa: D102
+        J, residual = self.jacobian(constraint)(u)
+        return _factored(residual, J)
+
+    def linearise_and_differentiate(self, constraint, u):
+        """The gradient is tr(∂ᵢJ · [(JJᵀ)⁻¹J]ᵀ): one product with the Jacobian map's transpose.
+
+        It reuses the factor where differentiating through the determinant would need another
+        (the paper's Appendix B).
+        """
+        J, pull_back, residual = jax.vjp(self.jacobian(constraint), u, has_aux=True)
+        linearisation = _factored(residual, J)
+        (gradient,) = pull_back(cho_solve((linearisation.factor, True), J))
+        return linearisation, gradient
+
+    def jacobian(self, constraint: Callable) -> Callable:
+        """The function u ↦ (J, residual)."""
+        transform = jax.jacfwd if self.mode == "forward" else jax.jacrev
+
+        def with_value(u):
+            residual = constraint(u)
+            return residual, residual
+
+        return transform(with_value, has_aux=True)
+
+
+def _factored(residual, J) -> DenseLinearisation:
+    return DenseLinearisation(residual, J, jnp.linalg.cholesky(J @ J.T))

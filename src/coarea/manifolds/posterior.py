@@ -1,0 +1,105 @@
+"""`Posterior`: a generator's inputs given that some of its outputs take observed values."""
+
+from collections.abc import Mapping
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from coarea.generators import Generator
+from coarea.manifolds.target import AbstractShape, AbstractTarget, Evaluation
+
+
+class Observation(eqx.Module):
+    """The observed values of one output; `index` picks them where others are missing."""
+
+    name: str = eqx.field(static=True)
+    shape: tuple[int, ...] = eqx.field(static=True)
+    values: np.ndarray
+    index: np.ndarray | None
+
+    def residual(self, output: Array) -> Float[Array, " n"]:
+        """Computed minus observed, missing values left out."""
+        computed = output.ravel()
+        if self.index is not None:
+            computed = computed[self.index]
+        return computed - self.values.astype(computed.dtype)
+
+    def describe(self, constraint: int) -> str:
+        """The name of one observed element."""
+        flat = constraint if self.index is None else int(self.index[constraint])
+        place = ", ".join(str(int(i)) for i in np.unravel_index(flat, self.shape))
+        return f"{self.name}[{place}]" if place else self.name
+
+
+class Posterior(AbstractTarget):
+    """The exact posterior: density ρ(u) |J Jᵀ|^(−½) on {u : g_y(u) = ȳ}. Made by `condition`."""
+
+    generator: Generator
+    observations: tuple[Observation, ...]
+    shape: AbstractShape
+
+    @property
+    def num_inputs(self):  # noqa: D102
+        return self.generator.inputs.size
+
+    @property
+    def num_constraints(self):  # noqa: D102
+        return sum(o.values.size for o in self.observations)
+
+    @property
+    def scale(self):  # noqa: D102
+        return 1.0 + jnp.max(jnp.stack([jnp.max(jnp.abs(o.values)) for o in self.observations]))
+
+    @property
+    def is_standard_normal(self):  # noqa: D102
+        return self.generator.inputs.is_standard_normal
+
+    @property
+    def observed(self) -> Mapping[str, np.ma.MaskedArray]:
+        """The data by name, missing values masked."""
+        return {o.name: _as_given(o) for o in self.observations}
+
+    def residual(self, u):  # noqa: D102
+        outputs = self.generator.outputs(u)
+        return jnp.concatenate([o.residual(outputs[o.name]) for o in self.observations])
+
+    def linearise(self, u):  # noqa: D102
+        return self.shape.linearise(self.residual, u)
+
+    def evaluate(self, u):  # noqa: D102
+        linearisation, volume_gradient = self.shape.linearise_and_differentiate(self.residual, u)
+        log_base, base_gradient = jax.value_and_grad(self.generator.inputs.log_density)(u)
+        return Evaluation(
+            linearisation,
+            log_base - linearisation.half_log_det(),
+            base_gradient - volume_gradient,
+        )
+
+    def guess(self, key):
+        """A draw from the prior."""
+        return self.generator.inputs.draw(key)
+
+    def latents(self, u):
+        """The outputs that were not observed, or only in part."""
+        whole = {o.name for o in self.observations if o.index is None}
+        return {k: v for k, v in self.generator.outputs(u).items() if k not in whole}
+
+    def inputs(self, u):  # noqa: D102
+        return self.generator.inputs.values(u)
+
+    def describe(self, constraint):  # noqa: D102
+        for observation in self.observations:
+            if constraint < observation.values.size:
+                return observation.describe(constraint)
+            constraint -= observation.values.size
+        raise IndexError(constraint)
+
+
+def _as_given(observation: Observation) -> np.ma.MaskedArray:
+    whole = np.ma.masked_all(observation.shape, dtype=float)
+    index = slice(None) if observation.index is None else observation.index
+    whole.reshape(-1)[index] = observation.values
+    return whole

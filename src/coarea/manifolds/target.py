@@ -1,0 +1,120 @@
+"""The interface between a density on a manifold and the dynamics that move along it.
+
+A target is the density; a shape knows how the constraint's Jacobian J (N×M) is laid out; a
+linearisation is J at one point with whatever factor makes its solves cheap. The dynamics see
+only these three and never which shape they move on.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Generic, NamedTuple, Self, TypeVar
+
+import equinox as eqx
+from jaxtyping import Array, Float, Key
+
+
+class AbstractLinearisation(eqx.Module):
+    """The constraint to first order at a point: its residual there, and J with a factor."""
+
+    residual: eqx.AbstractVar[Float[Array, " N"]]
+
+    @abstractmethod
+    def apply(self, p: Float[Array, " M"]) -> Float[Array, " N"]:
+        """J p."""
+
+    @abstractmethod
+    def apply_transpose(self, lam: Float[Array, " N"]) -> Float[Array, " M"]:
+        """Jᵀ λ."""
+
+    @abstractmethod
+    def solve_gram(self, b: Float[Array, " N"]) -> Float[Array, " N"]:
+        """(J Jᵀ)⁻¹ b."""
+
+    @abstractmethod
+    def solve_newton(self, older: Self, b: Float[Array, " N"]) -> Float[Array, " N"]:
+        """(J Jₒᵀ)⁻¹ b, with Jₒ from an older linearisation."""
+
+    @abstractmethod
+    def project(self, p: Float[Array, " M"]) -> Float[Array, " M"]:
+        """The part of p that is tangent to the manifold: p − Jᵀ(JJᵀ)⁻¹J p."""
+
+    @abstractmethod
+    def half_log_det(self) -> Float[Array, ""]:
+        """½ log |J Jᵀ|."""
+
+
+L = TypeVar("L", bound=AbstractLinearisation)
+
+
+class AbstractShape(eqx.Module, Generic[L]):
+    """How a Jacobian is laid out, and so how it is computed and factored."""
+
+    @abstractmethod
+    def linearise(self, constraint: Callable, u: Float[Array, " M"]) -> L:
+        """The constraint linearised at u."""
+
+    @abstractmethod
+    def linearise_and_differentiate(
+        self, constraint: Callable, u: Float[Array, " M"]
+    ) -> tuple[L, Float[Array, " M"]]:
+        """The linearisation at u, and there the gradient of ½ log |J Jᵀ|."""
+
+
+class Evaluation(NamedTuple):
+    """All that the dynamics need to know of a target at one point."""
+
+    linearisation: AbstractLinearisation
+    log_density: Float[Array, ""]
+    gradient: Float[Array, " M"]
+
+
+class AbstractTarget(eqx.Module):
+    """A density on the manifold {u : residual(u) = 0}, with respect to its Hausdorff measure."""
+
+    @property
+    @abstractmethod
+    def num_inputs(self) -> int:
+        """M, the dimension of the ambient space."""
+
+    @property
+    @abstractmethod
+    def num_constraints(self) -> int:
+        """N, the number of equations."""
+
+    @property
+    @abstractmethod
+    def scale(self) -> Float[Array, ""]:
+        """The size of the constrained quantities: residuals are judged relative to it."""
+
+    @property
+    @abstractmethod
+    def is_standard_normal(self) -> bool:
+        """Whether the density is that of independent standard normals times |J Jᵀ|^(−½)."""
+
+    @abstractmethod
+    def residual(self, u: Float[Array, " M"]) -> Float[Array, " N"]:
+        """The constraint function c, zero on the manifold."""
+
+    @abstractmethod
+    def linearise(self, u: Float[Array, " M"]) -> AbstractLinearisation:
+        """The constraint linearised at u."""
+
+    @abstractmethod
+    def evaluate(self, u: Float[Array, " M"]) -> Evaluation:
+        """Linearisation, log density and its gradient at u, sharing their work."""
+
+    @abstractmethod
+    def guess(self, key: Key[Array, ""]) -> Float[Array, " M"]:
+        """A random point of the ambient space near which to look for the manifold."""
+
+    @abstractmethod
+    def latents(self, u: Float[Array, " M"]) -> dict[str, Array]:
+        """What a user wants to know of a draw, by name."""
+
+    @abstractmethod
+    def inputs(self, u: Float[Array, " M"]) -> dict[str, Array]:
+        """The draw itself, by name."""
+
+    @abstractmethod
+    def describe(self, constraint: int) -> str:
+        """The name of one constraint, for messages: `y[3, 0]`."""

@@ -1,0 +1,45 @@
+"""Double precision by context: the process-wide flag is never touched."""
+
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Literal, ParamSpec, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from coarea.errors import PrecisionError, SettingError
+
+Precision = Literal["float64", "float32"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def computing_in(precision: Precision) -> AbstractContextManager:
+    """A context in which JAX computes with `precision`. It holds for the entering thread only."""
+    if precision not in ("float64", "float32"):
+        raise SettingError(f"precision={precision!r}: choose 'float64' or 'float32'.")
+    return jax.enable_x64(precision == "float64")
+
+
+def in_float64(function: Callable[P, T]) -> Callable[P, T]:
+    """Run a top-level call in double precision, whatever the caller's setting."""
+
+    @functools.wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+        with computing_in("float64"):
+            return function(*args, **kwargs)
+
+    return wrapped
+
+
+def require_float64(what: str) -> None:
+    """Refuse to build `what` while JAX would silently compute it in single precision."""
+    if jnp.zeros(()).dtype != jnp.float64:
+        raise PrecisionError(
+            f"{what} needs double precision, but JAX's x64 mode is off, so arrays would be "
+            "float32. Enclose the calls in `with jax.enable_x64(True):` (in every thread that "
+            "makes them), or set `jax.config.update('jax_enable_x64', True)` at the start of the "
+            "program. `coarea.sample` does this by itself."
+        )

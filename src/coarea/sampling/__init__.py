@@ -1,0 +1,4 @@
+"""Start points, warm-up, running chains, and the draws as ArviZ data."""
+
+from coarea.sampling.sample import sample as sample
+from coarea.sampling.start import find_start as find_start

@@ -1,0 +1,126 @@
+"""The compiled part: a group of chains, vectorised, advanced by a block of transitions."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from blackjax.adaptation.step_size import DualAveragingAdaptationState
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+
+from coarea.dynamics.rattle import PhaseState
+from coarea.kernels.kernel import AbstractKernel, TransitionInfo
+from coarea.manifolds import AbstractTarget
+from coarea.sampling.warmup import StepSizeWarmup
+
+# The most transitions in one block. Shorter blocks run the same program.
+BLOCK = 64
+
+
+class Chain(NamedTuple):
+    """Everything that one chain carries from one block to the next."""
+
+    key: Key[Array, ""]
+    state: PhaseState
+    adaptation: DualAveragingAdaptationState
+    transition: Int[Array, ""]
+
+
+class Stats(NamedTuple):
+    """What is recorded of a transition, by the names ArviZ and its users know."""
+
+    acceptance_rate: Float[Array, ""]
+    diverging: Bool[Array, ""]
+    energy: Float[Array, ""]
+    lp: Float[Array, ""]
+    n_steps: Int[Array, ""]
+    step_size: Float[Array, ""]
+    convergence_error: Bool[Array, ""]
+    non_reversible_step: Bool[Array, ""]
+    constraint_error: Float[Array, ""]
+
+
+class Block(NamedTuple):
+    """What a block of transitions brought, axes (chain, draw, …), `count` draws of it valid."""
+
+    latents: PyTree[Array]
+    inputs: PyTree[Array] | None
+    stats: Stats
+
+
+class Plan(eqx.Module):
+    """The settings that decide which program is compiled."""
+
+    kernel: AbstractKernel
+    warmup: StepSizeWarmup
+    given_step: Float[Array, ""] | None
+    keep_inputs: bool = eqx.field(static=True)
+
+    def step_size(self, chain: Chain) -> Float[Array, ""]:
+        """The step size given by the user, or the one that warm-up has reached."""
+        if self.given_step is not None:
+            return self.given_step
+        return self.warmup.step_size(chain.adaptation, chain.transition)
+
+
+@eqx.filter_jit
+def begin(
+    plan: Plan, target: AbstractTarget, keys: Key[Array, " chains"], u: Float[Array, "chains M"]
+) -> Chain:
+    """Chains at their start points."""
+
+    def one(key, u):
+        state = plan.kernel.init(target, u)
+        return Chain(key, state, plan.warmup.init(), jnp.asarray(0))
+
+    return jax.vmap(one)(keys, u)
+
+
+@eqx.filter_jit(donate="none")
+def advance(
+    plan: Plan, target: AbstractTarget, chains: Chain, count: Int[Array, ""]
+) -> tuple[Chain, Block]:
+    """Advance each chain by `count` transitions, at most BLOCK."""
+    chains, positions, stats = jax.vmap(lambda chain: _advance_one(plan, target, chain, count))(
+        chains
+    )
+    each = jax.vmap(jax.vmap(target.latents))
+    inputs = jax.vmap(jax.vmap(target.inputs))(positions) if plan.keep_inputs else None
+    return chains, Block(each(positions), inputs, stats)
+
+
+def _advance_one(plan: Plan, target: AbstractTarget, chain: Chain, count):
+    def transition(chain: Chain):
+        step_size = plan.step_size(chain)
+        key = jax.random.fold_in(chain.key, chain.transition)
+        state, info = plan.kernel.step(target, key, chain.state, step_size)
+        adaptation = plan.warmup.update(chain.adaptation, info, chain.transition)
+        stats = _stats(target, state, info, step_size)
+        return Chain(chain.key, state, adaptation, chain.transition + 1), stats
+
+    def body(i, carry):
+        chain, positions, kept = carry
+        chain, stats = transition(chain)
+        positions = positions.at[i].set(chain.state.position)
+        return chain, positions, jax.tree.map(lambda old, new: old.at[i].set(new), kept, stats)
+
+    empty = jax.tree.map(
+        lambda x: jnp.zeros((BLOCK, *x.shape), x.dtype), jax.eval_shape(transition, chain)[1]
+    )
+    positions = jnp.tile(chain.state.position, (BLOCK, 1))
+    return jax.lax.fori_loop(0, count, body, (chain, positions, empty))
+
+
+def _stats(target, state: PhaseState, info: TransitionInfo, step_size) -> Stats:
+    residual = state.linearisation.residual
+    return Stats(
+        acceptance_rate=info.acceptance_rate,
+        diverging=info.is_divergent,
+        energy=info.energy,
+        lp=state.logdensity,
+        n_steps=info.num_integration_steps,
+        step_size=step_size,
+        convergence_error=info.convergence_error,
+        non_reversible_step=info.non_reversible_step,
+        constraint_error=jnp.max(jnp.abs(residual)) / target.scale,
+    )

@@ -1,0 +1,68 @@
+"""The progress display: draws a second, acceptance and solver failures while chains run."""
+
+import time
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class Report(NamedTuple):
+    """A block that has just ended: its transitions (over all its chains) and how they went."""
+
+    is_warmup: bool
+    transitions: int
+    accepted: float
+    failures: int
+
+
+class Display:
+    """One bar for all chains; nothing unless a person is watching a terminal or a notebook."""
+
+    def __init__(self, wanted: bool, transitions: int):
+        console = Console(stderr=True)
+        self._bar = Progress(
+            TextColumn("{task.description:13}"),
+            BarColumn(),
+            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            TextColumn("{task.fields[health]}"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not (wanted and (console.is_terminal or console.is_jupyter)),
+        )
+        self._task = self._bar.add_task("finding start", total=transitions, health="")
+        self._phase = ""
+        self._begin("finding start")
+
+    def __enter__(self):
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_):
+        self._bar.stop()
+
+    def _begin(self, phase: str) -> None:
+        self._phase, self._since = phase, time.perf_counter()
+        self._transitions, self._accepted, self._failures = 0, 0.0, 0
+
+    def compiling(self) -> None:
+        """Start points are there; the sampler is being compiled."""
+        self._begin("compiling")
+        self._bar.update(self._task, description="compiling")
+
+    def update(self, report: Report) -> None:
+        """Take note of a block."""
+        phase = "warm-up" if report.is_warmup else "sampling"
+        if phase != self._phase:
+            self._begin(phase)
+        self._transitions += report.transitions
+        self._accepted += report.accepted
+        self._failures += report.failures
+        rate = self._transitions / max(time.perf_counter() - self._since, 1e-9)
+        self._bar.update(
+            self._task,
+            advance=report.transitions,
+            description=phase,
+            health=f"{rate:,.0f} draws/s · acceptance {self._accepted / self._transitions:.2f} · "
+            f"solver failures {self._failures / self._transitions:.1%}",
+        )
