@@ -1,5 +1,6 @@
 """Condition a differentiable simulator on its data, exactly."""
 
+from coarea import dynamics as dynamics
 from coarea import kernels as kernels
 from coarea.generators import Generator as Generator
 from coarea.kernels import CHMC as CHMC

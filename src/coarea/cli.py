@@ -55,7 +55,7 @@ def main() -> None:
     try:
         app()
     except CoareaError as error:
-        Console(stderr=True).print(f"[red]Error:[/red] {error}", highlight=False)
+        Console(stderr=True).print(f"[red]Error:[/red] {error}", highlight=False, soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt as interrupt:
         Console(stderr=True).print(str(interrupt) or "interrupted.", highlight=False)

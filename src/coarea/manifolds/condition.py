@@ -36,7 +36,7 @@ def condition(model: Generator, observed: Mapping[str, Any]) -> Posterior:
     if not isinstance(observed, Mapping) or not observed:
         raise DataError("observed must be a dictionary from output names to values, not empty.")
     u = jax.ShapeDtypeStruct((model.inputs.size,), jnp.float64)
-    outputs = jax.eval_shape(model.outputs, u)
+    outputs = jax.eval_shape(lambda u: model.outputs(u), u)
     observations = tuple(_observation(k, v, outputs) for k, v in observed.items())
     num_constraints = sum(o.values.size for o in observations)
     if num_constraints == 0:

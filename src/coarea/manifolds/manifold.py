@@ -43,7 +43,7 @@ class Manifold(AbstractTarget):
         self.point = jax.tree.map(lambda x: np.asarray(x, dtype=float), point)
         if not all(np.all(np.isfinite(x)) for x in jax.tree.leaves(self.point)):
             raise ModelError("point has elements that are not finite: give one near the manifold.")
-        residual = jax.eval_shape(self.residual, self._flat_point)
+        residual = jax.eval_shape(lambda u: self.residual(u), self._flat_point)
         self._num_constraints = residual.size
         self.shape = Dense.for_size(self.num_constraints, self.num_inputs)
         check_constraint(self, "constraint")

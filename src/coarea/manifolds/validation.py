@@ -18,9 +18,9 @@ def check_constraint(target: AbstractTarget, source: str) -> None:
             "generator the noise it lacks (an input of the shape of the observed output)."
         )
     u = jax.ShapeDtypeStruct((M,), jnp.float64)
-    check_digits(jax.make_jaxpr(target.residual)(u), source)
+    check_digits(jax.make_jaxpr(lambda u: target.residual(u))(u), source)
     try:
-        jax.eval_shape(target.evaluate, u)
+        jax.eval_shape(lambda u: target.evaluate(u), u)
     except Exception as error:
         raise ModelError(
             f"the {source} cannot be differentiated twice: {error}\n"
@@ -34,7 +34,7 @@ def check_digits(jaxpr: core.ClosedJaxpr | core.Jaxpr, source: str) -> None:
     """Refuse a computation that rounds a double to fewer digits on its way."""
     for equation in jaxpr.eqns:
         if equation.primitive.name == "convert_element_type":
-            old, new = (jnp.dtype(getattr(v[0].aval, "dtype")) for v in (equation.invars, equation.outvars))
+            old, new = (jnp.dtype(v[0].aval.dtype) for v in (equation.invars, equation.outvars))
             if old == jnp.float64 and new in (jnp.float32, jnp.float16, jnp.bfloat16):
                 raise PrecisionError(
                     f"the {source} casts a float64 value to {new}: exact conditioning needs "

@@ -13,8 +13,10 @@ from coarea.kernels.kernel import AbstractKernel, TransitionInfo
 from coarea.manifolds import AbstractTarget
 from coarea.sampling.warmup import StepSizeWarmup
 
-# The most transitions in one block. Shorter blocks run the same program.
-BLOCK = 64
+
+def longest_block(target: AbstractTarget) -> int:
+    """The most transitions in one block: a bound on memory. Shorter ones run the same program."""
+    return max(16, min(1024, 2**20 // target.num_inputs))
 
 
 class Chain(NamedTuple):
@@ -80,7 +82,7 @@ def begin(
 def advance(
     plan: Plan, target: AbstractTarget, chains: Chain, count: Int[Array, ""]
 ) -> tuple[Chain, Block]:
-    """Advance each chain by `count` transitions, at most BLOCK."""
+    """Advance each chain by `count` transitions, at most `longest_block`."""
     chains, positions, stats = jax.vmap(lambda chain: _advance_one(plan, target, chain, count))(
         chains
     )
@@ -104,10 +106,11 @@ def _advance_one(plan: Plan, target: AbstractTarget, chain: Chain, count):
         positions = positions.at[i].set(chain.state.position)
         return chain, positions, jax.tree.map(lambda old, new: old.at[i].set(new), kept, stats)
 
+    length = longest_block(target)
     empty = jax.tree.map(
-        lambda x: jnp.zeros((BLOCK, *x.shape), x.dtype), jax.eval_shape(transition, chain)[1]
+        lambda x: jnp.zeros((length, *x.shape), x.dtype), jax.eval_shape(transition, chain)[1]
     )
-    positions = jnp.tile(chain.state.position, (BLOCK, 1))
+    positions = jnp.tile(chain.state.position, (length, 1))
     return jax.lax.fori_loop(0, count, body, (chain, positions, empty))
 
 

@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from coarea.manifolds import AbstractTarget
 from coarea.precision import Precision, computing_in
-from coarea.sampling.chains import BLOCK, Block, Chain, Plan, advance
+from coarea.sampling.chains import Block, Chain, Plan, advance, longest_block
 from coarea.sampling.progress import Report
 
 # Long enough that starting a block costs nothing, short enough for progress to be seen.
@@ -42,10 +42,10 @@ class Group:
             advance(plan, target, self.chains, jnp.asarray(count))
         )
         pace = (time.perf_counter() - began) / count
-        self._count = int(np.clip(_SECONDS_PER_BLOCK / pace, 1, BLOCK))
+        self._count = int(np.clip(_SECONDS_PER_BLOCK / pace, 1, longest_block(target)))
         self._done += count
         self.chains = chains
-        block = jax.tree.map(lambda x: np.asarray(x[:, :count]), block)
+        block = jax.tree.map(lambda x: np.asarray(x)[:, :count], block)
         if not is_warmup:
             self.blocks.append(block)
         rates = block.stats.acceptance_rate

@@ -128,7 +128,9 @@ def _check(target, draws, warmup, chains, kernel, keep) -> None:
         )
     if keep not in (None, "inputs"):
         raise SettingError(f"keep={keep!r}: choose 'inputs' or None.")
-    latents = jax.eval_shape(target.latents, jax.ShapeDtypeStruct((target.num_inputs,), float))
+    latents = jax.eval_shape(
+        lambda u: target.latents(u), jax.ShapeDtypeStruct((target.num_inputs,), float)
+    )
     if not latents and keep is None:
         raise DataError(
             "every output was observed, so there is nothing left to report. Let the generator "

@@ -1,0 +1,140 @@
+"""The integrator's geometry: order, reversal, tangency; the solvers against each other."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import coarea as co
+from coarea.dynamics import (
+    Hybrid,
+    Newton,
+    NewtonLineSearch,
+    QuasiNewton,
+    Rattle,
+    Rotation,
+    Straight,
+)
+from coarea.dynamics.projection import Tolerance, project_onto
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+FLOWS = [Straight(), Rotation()]
+SOLVERS = [QuasiNewton(), Newton(), NewtonLineSearch(), Hybrid()]
+
+
+@pytest.fixture(scope="module")
+def posterior():
+    """Three observed nonlinear functions of six standard normals."""
+
+    def simulate(u):
+        u = u["u"]
+        return {"y": jnp.sin(u[:3]) + u[3:] * (1.0 + 0.1 * u[:3] ** 2)}
+
+    return co.condition(co.Generator(simulate, {"u": 6}), {"y": np.array([0.5, -0.2, 1.0])})
+
+
+@pytest.fixture(scope="module")
+def start(posterior):
+    return co.find_start(posterior, jax.random.key(3), 1)[0]
+
+
+def moving(posterior, start, integrator):
+    state = integrator.init(posterior, jnp.asarray(start))
+    return integrator.refresh(jax.random.key(0), state)
+
+
+@pytest.mark.parametrize("flow", FLOWS)
+def test_energy_error_is_of_second_order(posterior, start, flow):
+    integrator = Rattle(flow=flow)
+    state = moving(posterior, start, integrator)
+
+    def energy_error(num_steps):
+        end = jax.lax.fori_loop(
+            0, num_steps, lambda _, s: integrator.step(posterior, s, 1.0 / num_steps), state
+        )
+        assert not end.failed
+        return float(jnp.abs(end.energy - state.energy))
+
+    errors = [energy_error(n) for n in (8, 16, 32)]
+    assert 3.5 < errors[0] / errors[1] < 4.5
+    assert 3.5 < errors[1] / errors[2] < 4.5
+
+
+@pytest.mark.parametrize("flow", FLOWS)
+@pytest.mark.parametrize("geodesic_steps", [1, 3])
+def test_reversed_time_leads_back_to_the_start(posterior, start, flow, geodesic_steps):
+    integrator = Rattle(flow=flow)
+    state = moving(posterior, start, integrator)
+
+    def steps(state, h):
+        return jax.lax.fori_loop(
+            0, 5, lambda _, s: integrator.step(posterior, s, h, geodesic_steps), state
+        )
+
+    away = steps(state, 0.2)
+    assert jnp.max(jnp.abs(away.position - state.position)) > 0.1
+    turned = steps(away._replace(momentum=-away.momentum), 0.2)
+    back = steps(away, -0.2)
+    for end, sign in ((turned, -1.0), (back, 1.0)):
+        np.testing.assert_allclose(end.position, state.position, atol=1e-7)
+        np.testing.assert_allclose(sign * end.momentum, state.momentum, atol=1e-7)
+
+
+def test_a_step_stays_on_the_manifold_and_tangent_to_it(posterior, start):
+    integrator = Rattle()
+    end = integrator.step(posterior, moving(posterior, start, integrator), jnp.asarray(0.3))
+    assert jnp.max(jnp.abs(posterior.residual(end.position))) < 1e-9 * posterior.scale
+    assert jnp.max(jnp.abs(end.linearisation.apply(end.momentum))) < 1e-12
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_the_solvers_agree(posterior, start, solver):
+    older = posterior.linearise(jnp.asarray(start))
+    ahead = jnp.asarray(start) + 0.2 * older.project(jnp.arange(6.0) - 2.0)
+    tolerance = Tolerance(1e-12, 1e-11)
+    found = solver.solve(posterior, older, ahead, tolerance)
+    reference = Newton().solve(posterior, older, ahead, tolerance)
+    assert found.converged
+    assert found.iterations > 1
+    np.testing.assert_allclose(found.u, reference.u, atol=1e-10)
+    moved = found.u - ahead
+    np.testing.assert_allclose(older.project(moved), 0.0, atol=1e-10)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_projection_without_solution_is_reported_not_raised(solver):
+    """From far outside, the normal of the unit circle at (1, 0) does not meet the circle."""
+    circle = co.Manifold(
+        lambda x: x @ x - 1.0, lambda x: jnp.zeros(()), point=jnp.array([1.0, 0.0])
+    )
+    older = circle.linearise(jnp.array([1.0, 0.0]))
+    found = solver.solve(circle, older, jnp.array([1.0, 1.5]), Tolerance(1e-9, 1e-8))
+    assert not found.converged
+
+
+def test_a_later_solver_is_used_only_where_an_earlier_one_failed(posterior, start):
+    older = posterior.linearise(jnp.asarray(start))
+    direction = older.project(jnp.arange(6.0) - 2.0)
+    ahead = jnp.stack([start + 0.1 * direction, start + 0.2 * direction])
+    tolerance = Tolerance(1e-9, 1e-8)
+
+    def counts(*solvers):
+        project = jax.vmap(lambda u: project_onto(solvers, posterior, older, u, tolerance))
+        return project(ahead)
+
+    enough, too_few = QuasiNewton(50), QuasiNewton(2)
+    alone = counts(enough)
+    assert np.array_equal(counts(enough, Newton()).iterations, alone.iterations)
+    assert not counts(too_few).converged.any()
+    rescued = counts(too_few, Newton())
+    assert rescued.converged.all()
+    np.testing.assert_allclose(rescued.u, alone.u, atol=1e-7)
+
+
+def test_a_failed_step_is_flagged(posterior, start):
+    integrator = Rattle(solvers=(QuasiNewton(1),))
+    end = integrator.step(posterior, moving(posterior, start, integrator), jnp.asarray(0.5))
+    assert end.convergence_error
+    assert not end.non_reversible_step
+    assert jnp.all(jnp.isfinite(end.position))

@@ -1,0 +1,78 @@
+"""The density on the manifold: its gradient, its Jacobian, what it says of the data."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import coarea as co
+from coarea.manifolds.dense import Dense
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+
+def simulate(u):
+    y = jnp.sin(u["a"]) * u["b"] + jnp.exp(0.3 * u["c"])
+    return {"total": jnp.sum(u["a"]), "y": y}
+
+
+@pytest.fixture(scope="module")
+def posterior():
+    inputs = {"a": 3, "b": dist.Logistic(0.0, 1.0).expand([3]), "c": (3,)}
+    return co.condition(co.Generator(simulate, inputs), {"y": np.array([1.0, 0.5, 2.0])})
+
+
+def log_density(posterior, u):
+    """The definition, without any factor: log ρ − ½ log |J Jᵀ|."""
+    J = jax.jacfwd(posterior.residual)(u)
+    return posterior.generator.inputs.log_density(u) - 0.5 * jnp.linalg.slogdet(J @ J.T)[1]
+
+
+U = np.linspace(-1.3, 1.4, 9)
+
+
+def test_log_density_is_the_definition(posterior):
+    u = jnp.asarray(U)
+    assert jnp.abs(posterior.evaluate(u).log_density - log_density(posterior, u)) < 1e-12
+
+
+def test_gradient_against_finite_differences(posterior):
+    gradient = posterior.evaluate(jnp.asarray(U)).gradient
+    for i in range(9):
+        e = 1e-5 * np.eye(9)[i]
+        difference = log_density(posterior, U + e) - log_density(posterior, U - e)
+        np.testing.assert_allclose(gradient[i], difference / 2e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("mode", ["forward", "reverse"])
+def test_the_gradient_by_the_factor_equals_that_through_the_determinant(posterior, mode):
+    u = jnp.asarray(U)
+    linearisation, gradient = Dense(mode).linearise_and_differentiate(posterior.residual, u)
+    exact = jax.grad(
+        lambda u: posterior.generator.inputs.log_density(u) - log_density(posterior, u)
+    )(u)
+    np.testing.assert_allclose(gradient, exact, atol=1e-11)
+    np.testing.assert_allclose(linearisation.J, jax.jacfwd(posterior.residual)(u), atol=1e-13)
+
+
+def test_the_linearisation_solves_what_it_says(posterior):
+    new, old = posterior.linearise(jnp.asarray(U)), posterior.linearise(jnp.asarray(0.9 * U))
+    b, p = jnp.arange(3.0), jnp.asarray(U[::-1].copy())
+    np.testing.assert_allclose(new.J @ new.J.T @ new.solve_gram(b), b, atol=1e-11)
+    np.testing.assert_allclose(new.J @ old.J.T @ new.solve_newton(old, b), b, atol=1e-11)
+    np.testing.assert_allclose(new.J @ new.project(p), 0.0, atol=1e-12)
+    np.testing.assert_allclose(new.apply(p) @ b, p @ new.apply_transpose(b), atol=1e-12)
+    np.testing.assert_allclose(new.residual, posterior.residual(jnp.asarray(U)), atol=0)
+
+
+def test_the_mode_follows_the_shape():
+    assert Dense.for_size(100, 104).mode == "forward"
+    assert Dense.for_size(3, 500).mode == "reverse"
+
+
+def test_elements_are_named_where_others_are_missing():
+    model = co.Generator(lambda u: {"y": jnp.outer(u["a"], u["b"])}, {"a": 2, "b": 3})
+    data = np.ma.masked_array(np.ones((2, 3)), mask=[[0, 1, 1], [0, 1, 0]])
+    posterior = co.condition(model, {"y": data})
+    assert [posterior.describe(i) for i in range(3)] == ["y[0, 0]", "y[1, 0]", "y[1, 2]"]

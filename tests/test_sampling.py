@@ -1,0 +1,150 @@
+"""Running chains: reproducible, interruptible, distinct, and in ArviZ's layout."""
+
+import signal
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import coarea as co
+from coarea.errors import SamplingWarning
+from coarea.sampling import chains, run
+
+OPTIONS = {"draws": 60, "warmup": 40, "chains": 3}
+
+
+@pytest.fixture(scope="module")
+def posterior():
+    model = co.Generator(
+        lambda u: {"z": u["z"], "w": 2 * u["z"], "y": u["z"] ** 3 + 0.5 * u["n"]}, {"z": 2, "n": 2}
+    )
+    return co.condition(model, {"y": np.array([1.0, -0.5])})
+
+
+@pytest.fixture(scope="module")
+def draws(posterior):
+    return co.sample(posterior, **OPTIONS, keep="inputs")
+
+
+def test_the_result_is_arviz_data(draws):
+    assert set(draws.posterior) == {"z", "w"}
+    assert draws.posterior["z"].dims[:2] == ("chain", "draw")
+    assert draws.posterior["z"].shape == (3, 60, 2)
+    assert set(draws["inputs"]) == {"z", "n"}
+    assert set(draws.sample_stats) >= {
+        "acceptance_rate", "diverging", "energy", "lp", "n_steps", "step_size",
+        "convergence_error", "non_reversible_step", "constraint_error",
+    }  # fmt: skip
+    np.testing.assert_array_equal(draws.observed_data["y"], [1.0, -0.5])
+    assert draws.attrs["inference_library"] == "coarea"
+
+
+def test_draws_survive_a_file(draws, tmp_path):
+    import xarray as xr
+
+    draws.to_netcdf(tmp_path / "draws.nc", engine="h5netcdf")
+    again = xr.open_datatree(tmp_path / "draws.nc", engine="h5netcdf")
+    np.testing.assert_array_equal(again.posterior["z"], draws.posterior["z"])
+
+
+def test_every_draw_reproduces_the_data(draws):
+    z, n = draws["inputs"]["z"].values, draws["inputs"]["n"].values
+    assert np.max(np.abs(z**3 + 0.5 * n - [1.0, -0.5])) <= 1e-8 * 2
+
+
+def test_the_same_seed_gives_the_same_draws(posterior, draws):
+    again = co.sample(posterior, **OPTIONS)
+    np.testing.assert_array_equal(again.posterior["z"], draws.posterior["z"])
+    other = co.sample(posterior, **OPTIONS, seed=1)
+    assert np.all(other.posterior["z"].values != draws.posterior["z"].values)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-4])
+def test_block_length_does_not_change_the_draws(posterior, draws, monkeypatch, seconds):
+    monkeypatch.setattr(run, "_SECONDS_PER_BLOCK", seconds)
+    again = co.sample(posterior, **OPTIONS)
+    np.testing.assert_array_equal(again.posterior["z"], draws.posterior["z"])
+
+
+@pytest.mark.parametrize("cores", [1, 3])
+def test_the_number_of_threads_does_not_change_the_draws(posterior, draws, monkeypatch, cores):
+    monkeypatch.setattr(run, "num_cores", lambda: cores)
+    again = co.sample(posterior, **OPTIONS)
+    np.testing.assert_array_equal(again.posterior["z"], draws.posterior["z"])
+
+
+def test_a_chain_does_not_depend_on_those_beside_it(posterior, draws):
+    fewer = co.sample(posterior, **(OPTIONS | {"chains": 2}))
+    np.testing.assert_array_equal(fewer.posterior["z"], draws.posterior["z"][:2])
+
+
+def test_chains_start_at_distinct_points(posterior):
+    u = co.find_start(posterior, jax.random.key(0), 5)
+    distances = np.max(np.abs(u[:, None] - u[None]), axis=-1)
+    assert np.min(distances[~np.eye(5, dtype=bool)]) > 0.01
+
+
+def test_found_starts_given_back_change_nothing(posterior, draws):
+    start = co.find_start(posterior, jax.random.key(0), 3)
+    again = co.sample(posterior, **OPTIONS, start=start)
+    np.testing.assert_array_equal(again.posterior["z"], draws.posterior["z"])
+
+
+def test_a_given_start_near_the_manifold_is_moved_onto_it(posterior):
+    start = co.find_start(posterior, jax.random.key(0), 1) + 0.01
+    result = co.sample(posterior, draws=5, warmup=20, chains=1, start=start)
+    assert result.sample_stats["constraint_error"].max() < 1e-8
+
+
+def test_a_given_step_size_is_used_as_it_is(posterior):
+    kernel = co.CHMC(num_steps=2, step_size=0.17)
+    result = co.sample(posterior, draws=10, warmup=5, chains=1, kernel=kernel)
+    assert np.all(result.sample_stats["step_size"] == 0.17)
+
+
+def test_warm_up_reaches_the_wanted_acceptance():
+    model = co.Generator(
+        lambda u: {"z": u["z"], "y": jnp.sin(3 * u["z"]) + u["n"]}, {"z": 3, "n": 3}
+    )
+    posterior = co.condition(model, {"y": np.array([0.3, 1.0, -2.0])})
+    kernel = co.CHMC(num_steps=(2, 6), target_acceptance=0.7)
+    result = co.sample(posterior, draws=1000, warmup=500, chains=2, kernel=kernel)
+    assert abs(float(result.sample_stats["acceptance_rate"].mean()) - 0.7) < 0.08
+
+
+def test_other_data_of_the_same_shape_compile_nothing_new(posterior, draws):
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, *_, **__: compiled.append(event) if "backend_compile" in event else None
+    )
+    co.sample(posterior, **OPTIONS, keep="inputs")
+    assert not compiled
+    other = co.condition(posterior.generator, {"y": np.array([0.3, 0.2])})
+    co.sample(other, **(OPTIONS | {"warmup": 50}), keep="inputs", seed=3)
+    assert not compiled
+
+
+def test_an_interrupt_returns_the_draws_so_far(posterior, monkeypatch):
+    plain = chains.advance
+
+    def slow(*args):
+        time.sleep(0.01)
+        return plain(*args)
+
+    monkeypatch.setattr(run, "advance", slow)
+    monkeypatch.setattr(run, "_SECONDS_PER_BLOCK", 0.0)
+    main = threading.main_thread().ident
+    assert main is not None
+    timer = threading.Timer(2.0, lambda: signal.pthread_kill(main, signal.SIGINT))
+    timer.start()
+    with pytest.warns(SamplingWarning, match=r"interrupted: \d+ of 100000 draws"):
+        result = co.sample(posterior, draws=100_000, warmup=20, chains=3)
+    assert 0 < result.posterior.sizes["draw"] < 100_000
+    assert np.all(np.isfinite(result.posterior["z"]))
+
+
+def test_the_callers_precision_is_left_alone(draws):
+    assert jnp.zeros(()).dtype == jnp.float32
