@@ -98,7 +98,8 @@ MISTAKES = {
         ),
     ),
     "not differentiable": (
-        ModelError, "cannot be differentiated twice.*fixed length", lambda: condition(unbounded_loop),
+        ModelError, "cannot be differentiated twice.*fixed length",
+        lambda: condition(unbounded_loop),
     ),
     "NaN from the generator": (
         ModelError, "NaN or infinite for every draw.*simulate",
