@@ -10,7 +10,6 @@ import time
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 import mici
 import numpy as np
 from arviz_stats.sampling_diagnostics import ess
