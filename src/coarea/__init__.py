@@ -2,8 +2,10 @@
 
 from coarea import dynamics as dynamics
 from coarea import kernels as kernels
+from coarea.diagnostics import diagnose as diagnose
 from coarea.generators import Generator as Generator
 from coarea.kernels import CHMC as CHMC
+from coarea.kernels import NUTS as NUTS
 from coarea.kernels import Langevin as Langevin
 from coarea.manifolds import Manifold as Manifold
 from coarea.manifolds import condition as condition

@@ -69,7 +69,6 @@ def run(
         warmup=warmup,
         chains=chains,
         seed=seed,
-        kernel=co.CHMC(num_steps=(1, 3)),
     )
     console.print(parameter_table(result, "z", NAMES, TRUTH))
     largest = float(result.sample_stats["constraint_error"].max())

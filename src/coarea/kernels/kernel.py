@@ -13,6 +13,9 @@ from coarea.errors import SettingError
 from coarea.manifolds import AbstractTarget
 from coarea.precision import require_float64
 
+# An energy error above this is a divergence, as in Stan and BlackJAX.
+DIVERGENCE = 1000.0
+
 
 class TransitionInfo(NamedTuple):
     """What happened in one transition; every kind of failure has its flag."""
@@ -25,6 +28,7 @@ class TransitionInfo(NamedTuple):
     energy: Float[Array, ""]
     num_integration_steps: Int[Array, ""]
     num_projection_iterations: Int[Array, ""]
+    tree_depth: Int[Array, ""]
 
 
 class AbstractKernel(eqx.Module):

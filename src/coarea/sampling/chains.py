@@ -5,13 +5,12 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from blackjax.adaptation.step_size import DualAveragingAdaptationState
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from coarea.dynamics.rattle import PhaseState
 from coarea.kernels.kernel import AbstractKernel, TransitionInfo
 from coarea.manifolds import AbstractTarget
-from coarea.sampling.warmup import StepSizeWarmup
+from coarea.sampling.warmup import Adaptation, StepSizeWarmup
 
 
 def longest_block(target: AbstractTarget) -> int:
@@ -24,7 +23,7 @@ class Chain(NamedTuple):
 
     key: Key[Array, ""]
     state: PhaseState
-    adaptation: DualAveragingAdaptationState
+    adaptation: Adaptation
     transition: Int[Array, ""]
 
 
@@ -36,6 +35,7 @@ class Stats(NamedTuple):
     energy: Float[Array, ""]
     lp: Float[Array, ""]
     n_steps: Int[Array, ""]
+    tree_depth: Int[Array, ""]
     step_size: Float[Array, ""]
     convergence_error: Bool[Array, ""]
     non_reversible_step: Bool[Array, ""]
@@ -122,6 +122,7 @@ def _stats(target, state: PhaseState, info: TransitionInfo, step_size) -> Stats:
         energy=info.energy,
         lp=state.logdensity,
         n_steps=info.num_integration_steps,
+        tree_depth=info.tree_depth,
         step_size=step_size,
         convergence_error=info.convergence_error,
         non_reversible_step=info.non_reversible_step,

@@ -81,7 +81,7 @@ def run_groups(
     pending: dict[Future, Group] = {}
     with (
         # JAX calls SciPy's LAPACK on the CPU. Its own threads would fight with ours for the cores.
-        threadpool_limits(cores // threads, user_api="blas"),
+        threadpool_limits(1, user_api="blas"),
         ThreadPoolExecutor(threads) as pool,
     ):
         try:

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike
 
+from coarea.diagnostics import diagnose
 from coarea.errors import DataError, ModelError, SamplingWarning, SettingError
-from coarea.kernels import CHMC
+from coarea.kernels import NUTS
 from coarea.kernels.kernel import AbstractKernel
 from coarea.manifolds import AbstractTarget
 from coarea.precision import Precision, computing_in
@@ -39,7 +40,7 @@ def sample(
     warmup: int = 500,
     chains: int = 4,
     seed: int = 0,
-    kernel: AbstractKernel = CHMC(),
+    kernel: AbstractKernel = NUTS(),
     start: ArrayLike | None = None,
     keep: Literal["inputs"] | None = None,
     precision: Precision = "float64",
@@ -103,11 +104,19 @@ def sample(
             SamplingWarning,
             stacklevel=2,
         )
-    return as_datatree(
+    result = as_datatree(
         target,
         block,
         {"seed": seed, "tuning_steps": warmup, "sampling_time": time.perf_counter() - began},
     )
+    if problems := diagnose(result).problems:
+        warnings.warn(
+            f"{' '.join(problem.seen for problem in problems)} "
+            "print(coarea.diagnose(draws)) says what to do.",
+            SamplingWarning,
+            stacklevel=2,
+        )
+    return result
 
 
 def _check(target, draws, warmup, chains, kernel, keep) -> None:

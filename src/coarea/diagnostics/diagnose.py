@@ -1,0 +1,143 @@
+"""`diagnose`: in sentences, how a run went and what to do about what went wrong."""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from xarray import DataTree
+
+_RHAT = 1.01
+_ESS_PER_CHAIN = 100
+_FAILURES = 0.01
+_BFMI = 0.3
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at: what was seen, and what it means if it is not well."""
+
+    name: str
+    is_well: bool
+    seen: str
+    advice: str
+
+
+class Diagnosis(NamedTuple):
+    """All findings; printing it gives a sentence for each."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def problems(self) -> tuple[Finding, ...]:
+        """The findings that are not well."""
+        return tuple(finding for finding in self.findings if not finding.is_well)
+
+    def __str__(self) -> str:
+        return "\n".join(
+            f"{'ok ' if f.is_well else '!! '} {f.seen}" + ("" if f.is_well else f" {f.advice}")
+            for f in self.findings
+        )
+
+
+def diagnose(draws: "DataTree") -> Diagnosis:
+    """Look at convergence, failures and energy; print the result to read it.
+
+    >>> import coarea as co
+    >>> model = co.Generator(lambda u: {"z": u["z"], "y": u["z"] ** 3 + u["n"]}, {"z": (), "n": ()})
+    >>> draws = co.sample(co.condition(model, {"y": 1.5}), draws=500, chains=2)
+    >>> [finding.name for finding in co.diagnose(draws).problems]
+    []
+    """
+    stats = {name: values.values for name, values in draws["sample_stats"].data_vars.items()}
+    failed = stats["convergence_error"] | stats["non_reversible_step"]
+    return Diagnosis(
+        (
+            *_mixing(draws),
+            _failures(
+                stats["convergence_error"],
+                "convergence_error",
+                "of trajectories ended because a projection onto the manifold did not converge.",
+                "They are rejected, so the draws stay exact, but the sampler avoids places where "
+                "projections fail and mixes slowly near them. Use a higher target_acceptance, a "
+                "smaller step_size, or more geodesic_steps.",
+            ),
+            _failures(
+                stats["non_reversible_step"],
+                "non_reversible_step",
+                "of trajectories ended because a step did not lead back to where it came from.",
+                "The manifold bends more than the step can follow. Use a smaller step_size or more "
+                "geodesic_steps.",
+            ),
+            _failures(
+                stats["diverging"] & ~failed,
+                "diverging",
+                "of trajectories diverged in energy.",
+                "The density changes faster than the step can follow; regions of high curvature "
+                "may be missed. Use a higher target_acceptance, or rewrite the model so that its "
+                "scales vary less.",
+            ),
+            _energy(stats["energy"]),
+            _constraint(stats["constraint_error"]),
+        )
+    )
+
+
+def _mixing(draws) -> list[Finding]:
+    """R-hat and ESS, the worst element over all variables."""
+    from arviz_stats.base.array import array_stats
+
+    worst_rhat, worst_ess = ("", 1.0), ("", np.inf)
+    for name, variable in draws["posterior"].data_vars.items():
+        x = variable.values.reshape(*variable.shape[:2], -1)
+        x = x[..., np.all(np.isfinite(x), axis=(0, 1)) & (np.ptp(x, axis=(0, 1)) > 0)]
+        if x.shape[-1] == 0 or x.shape[1] < 4:
+            continue
+        rhat = np.max(array_stats.rhat(x, chain_axis=0, draw_axis=1))
+        ess = np.min(array_stats.ess(x, chain_axis=0, draw_axis=1))
+        worst_rhat = max(worst_rhat, (str(name), float(rhat)), key=lambda pair: pair[1])
+        worst_ess = min(worst_ess, (str(name), float(ess)), key=lambda pair: pair[1])
+    least = _ESS_PER_CHAIN * draws["posterior"].sizes["chain"]
+    return [
+        Finding(
+            "rhat",
+            worst_rhat[1] <= _RHAT,
+            f"The largest R-hat is {worst_rhat[1]:.3f} ({worst_rhat[0]}).",
+            "The chains do not agree yet, or sit in different modes. Draw more, and look at the "
+            "chains one by one; a posterior in several pieces needs chains that start in each.",
+        ),
+        Finding(
+            "ess",
+            worst_ess[1] >= least,
+            f"The smallest effective sample size is {worst_ess[1]:.0f} ({worst_ess[0]}).",
+            f"Below {least} (100 a chain) neither means nor R-hat can be relied on. Draw more.",
+        ),
+    ]
+
+
+def _failures(failed, name, seen, advice) -> Finding:
+    rate = float(np.mean(failed))
+    return Finding(name, rate <= _FAILURES, f"{rate:.2%} {seen}", advice)
+
+
+def _energy(energy) -> Finding:
+    """The energy fraction: how far one refreshment of the momentum moves the energy."""
+    spread = np.var(energy, axis=1)
+    moved = np.mean(np.diff(energy, axis=1) ** 2, axis=1)
+    fraction = float(np.min(moved / np.where(spread > 0, spread, np.inf))) if spread.any() else 1.0
+    return Finding(
+        "energy",
+        fraction >= _BFMI,
+        f"The smallest energy fraction (BFMI) is {fraction:.2f}.",
+        "Momentum refreshment moves the energy too little to reach the tails. Rewrite the model "
+        "with lighter tails, or draw more.",
+    )
+
+
+def _constraint(error) -> Finding:
+    largest = float(np.max(error))
+    return Finding(
+        "constraint_error",
+        largest <= 1e-3,
+        f"The data are reproduced to {largest:.0e} of their size in every draw.",
+        "Too coarse to call exact: use precision='float64' or a smaller tolerance.",
+    )

@@ -1,0 +1,58 @@
+"""`diagnose` says what is wrong, and only that."""
+
+import warnings
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import coarea as co
+from coarea.errors import SamplingWarning
+
+MODEL = co.Generator(lambda u: {"z": u["z"], "y": u["z"] ** 3 + u["n"]}, {"z": (), "n": ()})
+
+
+def named(draws):
+    return {problem.name for problem in co.diagnose(draws).problems}
+
+
+def test_a_good_run_has_no_problem_and_does_not_warn():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SamplingWarning)
+        draws = co.sample(co.condition(MODEL, {"y": 1.5}), draws=1000, chains=4)
+    assert not named(draws)
+    assert "R-hat" in str(co.diagnose(draws))
+
+
+def test_a_short_run_is_told_so_in_one_line():
+    with pytest.warns(
+        SamplingWarning, match="effective sample size is .*coarea.diagnose"
+    ) as caught:
+        draws = co.sample(co.condition(MODEL, {"y": 1.5}), draws=30, chains=2)
+    assert "ess" in named(draws)
+    assert "\n" not in str(caught[0].message)
+
+
+def test_too_large_a_step_shows_in_the_failures():
+    ellipse = co.Manifold(
+        lambda x: x[0] ** 2 / 9.0 + x[1] ** 2 - 1.0,
+        lambda x: jnp.zeros(()),
+        point=np.array([3.0, 0.0]),
+    )
+    coarse = co.CHMC(num_steps=2, step_size=1.0)
+    assert "convergence_error" in named(
+        co.sample(ellipse, draws=500, warmup=0, chains=2, kernel=coarse)
+    )
+    # Left to itself, warm-up holds failures near one in a hundred, though every energy is equal.
+    draws = co.sample(ellipse, draws=2000, warmup=1000, chains=2)
+    assert draws.sample_stats["convergence_error"].mean() < 0.02
+
+
+def test_chains_in_different_modes_are_seen():
+    """z² = 1 with little noise: a chain cannot cross from z = 1 to z = −1."""
+    model = co.Generator(
+        lambda u: {"z": u["z"], "y": u["z"] ** 2 + 0.001 * u["n"]}, {"z": (), "n": ()}
+    )
+    start = np.array([[1.0, 0.0], [-1.0, 0.0]])
+    draws = co.sample(co.condition(model, {"y": 1.0}), draws=300, chains=2, start=start)
+    assert "rhat" in named(draws)
