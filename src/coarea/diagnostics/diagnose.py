@@ -121,9 +121,9 @@ def _failures(failed, name, seen, advice) -> Finding:
 
 def _energy(energy) -> Finding:
     """The energy fraction: how far one refreshment of the momentum moves the energy."""
-    spread = np.var(energy, axis=1)
-    moved = np.mean(np.diff(energy, axis=1) ** 2, axis=1)
-    fraction = float(np.min(moved / np.where(spread > 0, spread, np.inf))) if spread.any() else 1.0
+    spread = np.sum((energy - energy.mean(axis=1, keepdims=True)) ** 2, axis=1)
+    moved = np.sum(np.diff(energy, axis=1) ** 2, axis=1)
+    fraction = float(np.min(moved[spread > 0] / spread[spread > 0], initial=np.inf))
     return Finding(
         "energy",
         fraction >= _BFMI,

@@ -75,7 +75,7 @@ def begin(
         state = plan.kernel.init(target, u)
         return Chain(key, state, plan.warmup.init(), jnp.asarray(0))
 
-    return jax.vmap(one)(keys, u)
+    return _for_each_chain(one)(keys, u)
 
 
 @eqx.filter_jit(donate="none")
@@ -83,12 +83,24 @@ def advance(
     plan: Plan, target: AbstractTarget, chains: Chain, count: Int[Array, ""]
 ) -> tuple[Chain, Block]:
     """Advance each chain by `count` transitions, at most `longest_block`."""
-    chains, positions, stats = jax.vmap(lambda chain: _advance_one(plan, target, chain, count))(
-        chains
-    )
+    chains, positions, stats = _for_each_chain(
+        lambda chain: _advance_one(plan, target, chain, count)
+    )(chains)
     each = jax.vmap(jax.vmap(target.latents))
     inputs = jax.vmap(jax.vmap(target.inputs))(positions) if plan.keep_inputs else None
     return chains, Block(each(positions), inputs, stats)
+
+
+def _for_each_chain(function):
+    """`vmap`, except that a single chain keeps its branches and loops instead of masking them."""
+
+    def mapped(*chains):
+        if jax.tree.leaves(chains)[0].shape[0] > 1:
+            return jax.vmap(function)(*chains)
+        only = function(*jax.tree.map(lambda x: x[0], chains))
+        return jax.tree.map(lambda x: x[None], only)
+
+    return mapped
 
 
 def _advance_one(plan: Plan, target: AbstractTarget, chain: Chain, count):
