@@ -15,6 +15,7 @@ import numpy as np
 from arviz_stats.sampling_diagnostics import ess
 from rich.console import Console
 from rich.table import Table
+from threadpoolctl import threadpool_limits
 
 import coarea as co
 from coarea.dynamics import Newton, QuasiNewton, Rattle, Rotation, Straight
@@ -76,9 +77,10 @@ def run_mici(posterior, start, step_size, num_steps, geodesic_steps, solver, dra
         trace_funcs=[lambda state: {"log_z": state.pos[:4] - 2.0}],
         display_progress=False,
     )
-    sample(n_main_iter=2)  # compiles
-    began = time.perf_counter()
-    result = sample(n_main_iter=draws)
+    with threadpool_limits(1, user_api="blas"):  # more threads make it several times slower
+        sample(n_main_iter=2)  # compiles
+        began = time.perf_counter()
+        result = sample(n_main_iter=draws)
     return {
         "log_z": np.stack(result.traces["log_z"]),
         "steps": int(np.sum(result.statistics["n_step"])),

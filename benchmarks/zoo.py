@@ -1,8 +1,8 @@
 """Targets of many kinds, sampled with no option given, beside exact or independent references.
 
-For each: the worst R-hat, the smallest effective sample size, the failures, and how far the means of
-some functions are from their reference, in Monte Carlo standard errors. References are closed forms
-and quadratures, except where it is said.
+For each: the worst R-hat, the smallest effective sample size, the failures, and how far the means
+of some functions are from their reference, in Monte Carlo standard errors. References are closed
+forms and quadratures, except where it is said.
 """
 
 import sys
@@ -35,7 +35,11 @@ class Case(NamedTuple):
 def linear_gaussian(num_constraints):
     rng = np.random.default_rng(1)
     M = num_constraints + 10
-    A, c, y = rng.normal(size=(num_constraints, M)), rng.normal(size=M), rng.normal(size=num_constraints)
+    A, c, y = (
+        rng.normal(size=(num_constraints, M)),
+        rng.normal(size=M),
+        rng.normal(size=num_constraints),
+    )
     model = co.Generator(lambda u: {"z": c @ u["u"], "y": A @ u["u"]}, {"u": M})
     gain = A.T @ np.linalg.inv(A @ A.T)
     mean, variance = c @ gain @ y, c @ (np.eye(M) - gain @ A) @ c
@@ -50,7 +54,9 @@ def linear_gaussian(num_constraints):
 
 def sphere():
     kappa = 3.0
-    target = co.Manifold(lambda x: x @ x - 1.0, lambda x: kappa * x[2], point=np.array([0.0, 0.0, 1.0]))
+    target = co.Manifold(
+        lambda x: x @ x - 1.0, lambda x: kappa * x[2], point=np.array([0.0, 0.0, 1.0])
+    )
     mean = 1 / np.tanh(kappa) - 1 / kappa
     return Case(
         target,
@@ -90,7 +96,9 @@ def rotations():
             "E X₁₁": (lambda d: d["point"].values[..., 0, 0], 0.0),
             "E X₁₁²": (lambda d: d["point"].values[..., 0, 0] ** 2, 0.25),
             "E X₁₁X₂₂X₁₂X₂₁": (
-                lambda d: np.prod([d["point"].values[..., i, j] for i in (0, 1) for j in (0, 1)], axis=0),
+                lambda d: np.prod(
+                    [d["point"].values[..., i, j] for i in (0, 1) for j in (0, 1)], axis=0
+                ),
                 -1 / 72,
             ),
         },
@@ -242,7 +250,7 @@ def g_and_k():
 
 
 def tukey_lambda():
-    """The thesis's generalised Tukey lambda distribution: z₁ + ((p^z₃−1)/z₃ − ((1−p)^z₄−1)/z₄)/z₂."""
+    """The thesis's generalised Tukey lambda: z₁ + z₂((p^z₃ − 1)/z₃ − ((1 − p)^z₄ − 1)/z₄)."""
 
     def quantile(z, n):
         log_p, log_q = jax.scipy.special.log_ndtr(n), jax.scipy.special.log_ndtr(-n)
@@ -339,7 +347,9 @@ CASES = {
 
 
 def main(names):
-    table = Table("target", "M", "N", "R-hat", "min ESS", "ESS/step", "failures", "step", "errors off", "s")
+    table = Table(
+        "target", "M", "N", "R-hat", "min ESS", "ESS/step", "failures", "step", "errors off", "s"
+    )
     console = Console(width=120)
     for name in names or CASES:
         case = CASES[name]()

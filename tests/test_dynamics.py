@@ -45,13 +45,17 @@ def moving(posterior, start, integrator):
 
 
 @pytest.mark.parametrize("flow", FLOWS)
-def test_energy_error_is_of_second_order(posterior, start, flow):
+@pytest.mark.parametrize("geodesic_steps", [1, 3])
+def test_energy_error_is_of_second_order(posterior, start, flow, geodesic_steps):
     integrator = Rattle(flow=flow)
     state = moving(posterior, start, integrator)
 
     def energy_error(num_steps):
         end = jax.lax.fori_loop(
-            0, num_steps, lambda _, s: integrator.step(posterior, s, 1.0 / num_steps), state
+            0,
+            num_steps,
+            lambda _, s: integrator.step(posterior, s, 1.0 / num_steps, geodesic_steps),
+            state,
         )
         assert not end.failed
         return float(jnp.abs(end.energy - state.energy))
@@ -79,6 +83,15 @@ def test_reversed_time_leads_back_to_the_start(posterior, start, flow, geodesic_
     for end, sign in ((turned, -1.0), (back, 1.0)):
         np.testing.assert_allclose(end.position, state.position, atol=1e-7)
         np.testing.assert_allclose(sign * end.momentum, state.momentum, atol=1e-7)
+
+
+def test_geodesic_steps_follow_the_same_path(posterior, start):
+    """However it is divided, a small step leads to the same place, up to its order."""
+    integrator = Rattle(flow=Straight())
+    state = moving(posterior, start, integrator)
+    ends = [integrator.step(posterior, state, jnp.asarray(0.02), n).position for n in (1, 4)]
+    assert jnp.max(jnp.abs(ends[0] - state.position)) > 1e-3
+    np.testing.assert_allclose(ends[0], ends[1], atol=1e-5)
 
 
 def test_a_step_stays_on_the_manifold_and_tangent_to_it(posterior, start):

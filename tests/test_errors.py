@@ -22,6 +22,7 @@ def model(function=lambda u: u["a"] + u["b"], **inputs):
     return co.Generator(lambda u: {"z": u["a"], "y": function(u)}, inputs or {"a": (), "b": ()})
 
 
+SINGLE = jnp.zeros(())
 POSTERIOR = co.condition(model(), {"y": 1.0})
 
 
@@ -65,7 +66,12 @@ MISTAKES = {
         DataError, r"has shape \(2,\), but the generator's output 'y' has shape \(\)",
         lambda: condition(lambda u: u["a"], np.ones(2)),
     ),
-    "not numeric": (DataError, "'y' is not numeric", lambda: condition(lambda u: u["a"], "one")),
+    "not numeric": (
+        DataError, "'y' is not real-valued", lambda: condition(lambda u: u["a"], "one"),
+    ),
+    "complex data": (
+        DataError, "'y' is not real-valued.*complex", lambda: condition(lambda u: u["a"], 1j),
+    ),
     "NaN in the data": (
         DataError, r"not finite, the first at index \(1,\).*masked_invalid",
         lambda: condition(lambda u: u["a"], np.array([0.0, np.nan]), a=2, b=2),
@@ -75,7 +81,7 @@ MISTAKES = {
         lambda: condition(lambda u: u["a"], np.ma.masked_invalid([np.nan, np.nan]), a=2, b=2),
     ),
     "as many observed values as inputs": (
-        DataError, "2 values are constrained but there are only 2 random inputs.*noise it lacks",
+        DataError, "2 values are observed but there are only 2 random inputs.*noise it lacks",
         lambda: condition(lambda u: jnp.stack([u["a"], u["b"]]), np.ones(2)),
     ),
     "integer output": (
@@ -102,7 +108,7 @@ MISTAKES = {
         lambda: condition(unbounded_loop),
     ),
     "NaN from the generator": (
-        ModelError, "NaN or infinite for every draw.*simulate",
+        ModelError, "NaN or infinite at every point.*simulate",
         lambda: sample(lambda u: jnp.log(-jnp.abs(u["a"])) + u["b"]),
     ),
     "constant output": (
@@ -130,7 +136,50 @@ MISTAKES = {
         ),
     ),
     "negative step size": (SettingError, "step_size=-0.1", lambda: co.CHMC(step_size=-0.1)),
+    "step size in words": (SettingError, "step_size='0.1'", lambda: co.CHMC(step_size="0.1")),
     "no steps": (SettingError, "num_steps=0", lambda: co.CHMC(num_steps=0)),
+    "steps in a list": (SettingError, r"num_steps=\[4, 8\]", lambda: co.CHMC(num_steps=[4, 8])),
+    "half a step": (SettingError, "num_steps=2.5", lambda: co.CHMC(num_steps=2.5)),
+    "half a geodesic step": (
+        SettingError, "geodesic_steps=1.5", lambda: co.NUTS(geodesic_steps=1.5),
+    ),
+    "no tree": (SettingError, "max_tree_depth=0", lambda: co.NUTS(max_tree_depth=0)),
+    "start for no chains": (
+        SettingError, "chains=0", lambda: co.find_start(POSTERIOR, jax.random.key(0), 0),
+    ),
+    "start for no target": (
+        ModelError, "find_start takes what coarea.condition",
+        lambda: co.find_start(model(), jax.random.key(0), 1),
+    ),
+    "seed that is none": (SettingError, "seed=None", lambda: co.sample(POSTERIOR, seed=None)),
+    "input without randomness": (
+        ModelError, "input 'a' is not random",
+        lambda: co.Generator(lambda u: u, {"a": dist.Delta(1.0)}),
+    ),
+    "array of single precision": (
+        PrecisionError, "mixes float32 with the float64.*with NumPy",
+        lambda: condition(
+            lambda u: jax.lax.fori_loop(0, 3, lambda _, x: x + u["a"], SINGLE) + u["b"]
+        ),
+    ),
+    "as many equations as unknowns": (
+        ModelError, "2 equations for 2 unknowns",
+        lambda: co.Manifold(lambda x: x, lambda x: 0.0, point=np.ones(2)),
+    ),
+    "density of several numbers": (
+        ModelError, r"one number, not shape \(2,\)",
+        lambda: co.Manifold(lambda x: x[0], lambda x: x, point=np.ones(2)),
+    ),
+    "nested point": (
+        ModelError, "dictionary from names to arrays",
+        lambda: co.Manifold(lambda x: x["a"]["b"], lambda x: 0.0, point={"a": {"b": 1.0}}),
+    ),
+    "start outside the support": (
+        StartError, "log density there is not finite",
+        lambda: co.sample(
+            co.Manifold(lambda x: jnp.sum(x), lambda x: jnp.sum(jnp.log(x)), point=-np.ones(3))
+        ),
+    ),
     "no geodesic steps": (SettingError, "geodesic_steps=0", lambda: co.CHMC(geodesic_steps=0)),
     "not a probability": (
         SettingError, "target_acceptance=80", lambda: co.CHMC(target_acceptance=80),
@@ -167,6 +216,27 @@ def test_a_mistake_is_named_with_its_cure(mistake):
     with pytest.raises(kind, match=f"(?s){message}") as raised:
         make()
     assert isinstance(raised.value, CoareaError)
+
+
+def test_a_cast_in_an_output_that_is_not_observed_is_allowed():
+    generator = co.Generator(
+        lambda u: {"image": u["a"].astype(jnp.float32), "y": u["a"] + u["b"]}, {"a": (), "b": ()}
+    )
+    assert co.condition(generator, {"y": 1.0}).num_constraints == 1
+
+
+def test_the_kernel_refuses_a_position_off_the_manifold(x64):
+    algorithm = co.kernels.nuts(POSTERIOR, step_size=0.1)
+    with pytest.raises(StartError, match=r"not on the manifold.*find_start"):
+        algorithm.init(jnp.array([3.0, 1.0]))
+
+
+def test_the_kernel_refuses_to_step_in_single_precision():
+    with jax.enable_x64(True):
+        algorithm = co.kernels.nuts(POSTERIOR, step_size=0.1)
+        state = algorithm.init(jnp.array([0.5, 0.5]))
+    with pytest.raises(PrecisionError, match="x64 mode is off"):
+        algorithm.step(jax.random.key(0), state)
 
 
 def test_the_kernel_refuses_a_step_size_that_is_not_positive(x64):

@@ -43,12 +43,14 @@ def test_logistic_inputs_through_a_nonlinear_generator(parabola):
     assert_mean(a**2, square)
 
 
+@pytest.mark.filterwarnings("ignore:.*of trajectories ended")
 def test_a_coarse_step_is_corrected_by_the_accept_step(parabola):
     """A step so large that a third of the proposals is refused; the draws stay exact."""
     posterior, (mean, square) = parabola
-    kernel = co.CHMC(num_steps=3, step_size=0.9)
+    kernel = co.CHMC(num_steps=3, step_size=0.9, geodesic_steps=2)
     draws = co.sample(posterior, draws=40_000, warmup=0, chains=2, kernel=kernel)
-    assert draws.sample_stats["acceptance_rate"].mean() < 0.85
+    stats = draws.sample_stats
+    assert stats["acceptance_rate"].where(~stats["diverging"]).mean() < 0.95
     a = draws.posterior["a"].values
     assert_mean(a, mean)
     assert_mean(a**2, square)
@@ -66,6 +68,7 @@ def test_inputs_without_a_map_from_normals():
     assert_mean(np.log(draws.posterior["s"].values), log_mean)
 
 
+@pytest.mark.filterwarnings("ignore:.*of trajectories ended")
 @pytest.mark.parametrize(("reverse_check", "is_exact"), [(True, True), (False, False)])
 def test_without_the_reverse_check_the_draws_are_biased(reverse_check, is_exact):
     """Uniform by length on an ellipse, with steps so large that projections land elsewhere."""
@@ -158,4 +161,5 @@ def test_kernels_follow_blackjax(x64, parabola):
     keys = jax.random.split(jax.random.key(1), 40_000)
     _, (a, info) = jax.jit(lambda s: jax.lax.scan(one_step, s, keys))(state)
     assert_mean(np.asarray(a)[None], mean)
-    assert set(np.unique(info.num_integration_steps)) <= {1, 2, 3, 4, 5}
+    finished = np.asarray(info.num_integration_steps)[~np.asarray(info.is_divergent)]
+    assert set(finished) == {2, 3, 4, 5}

@@ -1,6 +1,7 @@
 """Running chains: reproducible, interruptible, distinct, and in ArviZ's layout."""
 
 import signal
+import sys
 import threading
 import time
 
@@ -13,6 +14,9 @@ import coarea as co
 from coarea.dynamics import Rattle, Straight
 from coarea.errors import SamplingWarning
 from coarea.sampling import chains, run
+
+# Runs this short are warned of, rightly.
+pytestmark = pytest.mark.filterwarnings("ignore::coarea.errors.SamplingWarning")
 
 OPTIONS = {"draws": 60, "warmup": 40, "chains": 3}
 
@@ -140,10 +144,47 @@ def test_an_interrupt_returns_the_draws_so_far(posterior, monkeypatch):
     assert main is not None
     timer = threading.Timer(2.0, lambda: signal.pthread_kill(main, signal.SIGINT))
     timer.start()
-    with pytest.warns(SamplingWarning, match=r"interrupted: \d+ of 100000 draws"):
+    with pytest.warns(SamplingWarning, match=r"interrupted: \d+ of 100000 draws from 3 of 3"):
         result = co.sample(posterior, draws=100_000, warmup=20, chains=3)
     assert 0 < result.posterior.sizes["draw"] < 100_000
     assert np.all(np.isfinite(result.posterior["z"]))
+
+
+def test_an_interrupt_keeps_the_chains_that_have_draws(posterior, monkeypatch):
+    """One chain is still warming up: the others' draws are not thrown away with it."""
+    plain = run.Group.advance
+
+    def uneven(group, *args):
+        if group is slow and group._done > 1:
+            time.sleep(0.2)
+        return plain(group, *args)
+
+    slow = None
+    groups = run.run_groups
+
+    def keep_one_behind(all_groups, *args):
+        nonlocal slow
+        slow = all_groups[-1]
+        return groups(all_groups, *args)
+
+    monkeypatch.setattr(run.Group, "advance", uneven)
+    monkeypatch.setattr(sys.modules["coarea.sampling.sample"], "run_groups", keep_one_behind)
+    monkeypatch.setattr(run, "_SECONDS_PER_BLOCK", 0.0)
+    main = threading.main_thread().ident
+    assert main is not None
+    threading.Timer(2.0, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
+    with pytest.warns(SamplingWarning, match=r"from 2 of 3 chains"):
+        result = co.sample(posterior, draws=100_000, warmup=100, chains=3)
+    assert result.posterior.sizes["chain"] == 2
+
+
+def test_draws_do_not_depend_on_what_runs_beside_large_factors():
+    """Large enough for LAPACK to use threads of its own, if it is let."""
+    A = np.random.default_rng(0).normal(size=(150, 160)) / 10
+    model = co.Generator(lambda u: {"z": u["u"][0], "y": A @ u["u"]}, {"u": 160})
+    posterior = co.condition(model, {"y": np.zeros(150)})
+    one, two = (co.sample(posterior, draws=3, warmup=20, chains=n).posterior["z"] for n in (1, 2))
+    np.testing.assert_array_equal(one[0], two[0])
 
 
 def test_the_callers_precision_is_left_alone(draws):

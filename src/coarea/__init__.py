@@ -1,6 +1,7 @@
 """Condition a differentiable simulator on its data, exactly."""
 
 from coarea import dynamics as dynamics
+from coarea import errors as errors
 from coarea import kernels as kernels
 from coarea.diagnostics import diagnose as diagnose
 from coarea.generators import Generator as Generator

@@ -24,7 +24,9 @@ app.add_typer(run, name="run")
 Draws = Annotated[int, typer.Option(min=1, help="Draws kept from each chain.")]
 Warmup = Annotated[int, typer.Option(min=20, help="Transitions spent on finding a step size.")]
 Chains = Annotated[int, typer.Option(min=1, help="Independent chains.")]
-Seed = Annotated[int, typer.Option(help="The same seed gives the same data and the same draws.")]
+Seed = Annotated[
+    int, typer.Option(min=0, help="The same seed gives the same data and the same draws.")
+]
 Out = Annotated[Path, typer.Option(help="The folder for figures and draws; made if absent.")]
 
 

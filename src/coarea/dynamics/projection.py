@@ -24,11 +24,32 @@ _HOPELESS = 1e10
 class Tolerance(eqx.Module):
     """When a projection has converged: the residual and the last change of position.
 
-    Relative to the size of the data and of the position.
+    Both are relative, to the size of the constrained quantities and to that of the position.
     """
 
     residual: float
     position: float
+
+    @classmethod
+    def following(cls, residual: float) -> "Tolerance":
+        """The change of position held to ten times the tolerance of the residual."""
+        return cls(residual, 10 * residual)
+
+    def is_met(
+        self,
+        target: AbstractTarget,
+        u: Float[Array, " M"],
+        residual: Float[Array, ""],
+        moved: Float[Array, ""],
+    ) -> Bool[Array, ""]:
+        """Whether a largest residual and a largest change that led to u are small enough."""
+        still = moved <= self.position * position_size(target, u)
+        return (residual <= self.residual * target.scale) & still
+
+
+def position_size(target: AbstractTarget, u: Float[Array, " M"]) -> Float[Array, ""]:
+    """What a change of position is judged against."""
+    return jnp.maximum(_largest(u), target.extent)
 
 
 class Projection(NamedTuple):
@@ -176,14 +197,12 @@ def _iterate(
     max_iterations: int,
 ) -> Projection:
     """Subtract `change(u, c)` until residual and change are small, or no longer can become so."""
-    scale = target.scale
 
     def converged(at: _Iterate):
-        still = at.moved <= tolerance.position * (1 + _largest(at.u))
-        return (_largest(at.c) <= tolerance.residual * scale) & still
+        return tolerance.is_met(target, at.u, _largest(at.c), at.moved)
 
     def unfinished(at: _Iterate):
-        hopeful = _largest(at.c) < _HOPELESS * scale
+        hopeful = _largest(at.c) < _HOPELESS * target.scale
         return ~converged(at) & hopeful & (at.iterations < max_iterations)
 
     def body(at: _Iterate):

@@ -13,6 +13,7 @@ from coarea.dynamics.projection import (
     NewtonLineSearch,
     QuasiNewton,
     Tolerance,
+    position_size,
     project_onto,
 )
 from coarea.errors import SettingError
@@ -72,6 +73,11 @@ class Rattle(eqx.Module):
                 "so here. Leave flow out, or give Straight()."
             )
         return self.flow
+
+    def tolerance_for(self, dtype) -> Tolerance:
+        """The tolerance given, or what the precision allows."""
+        default = 1e-9 if dtype == jnp.float64 else 1e-4
+        return Tolerance.following(default if self.tolerance is None else self.tolerance)
 
     def init(self, target: AbstractTarget, u: Float[Array, " M"]) -> PhaseState:
         """The state at u, at rest."""
@@ -150,18 +156,12 @@ class Rattle(eqx.Module):
             return moved
         back = self._move(target, flow, moved, -tau)
         distance = jnp.max(jnp.abs(back.position - left.position))
-        near = distance <= 20 * self._tolerance(p.dtype) * (1 + jnp.max(jnp.abs(left.position)))
-        returned = ~back.convergence_error & near
+        allowed = 20 * self.tolerance_for(p.dtype).residual * position_size(target, left.position)
+        returned = ~back.convergence_error & (distance <= allowed)
         return moved._replace(
             non_reversible_step=~moved.convergence_error & ~returned | moved.non_reversible_step,
             iterations=back.iterations,
         )
 
     def _project(self, target, older, ahead):
-        residual = self._tolerance(ahead.dtype)
-        return project_onto(self.solvers, target, older, ahead, Tolerance(residual, 10 * residual))
-
-    def _tolerance(self, dtype) -> float:
-        if self.tolerance is not None:
-            return self.tolerance
-        return 1e-9 if dtype == jnp.float64 else 1e-4
+        return project_onto(self.solvers, target, older, ahead, self.tolerance_for(ahead.dtype))

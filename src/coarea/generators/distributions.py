@@ -138,6 +138,8 @@ def input_from(name: str, given: Any) -> AbstractInput:
             "respect to a discrete number. Marginalise it inside the generator, or replace it by "
             "a continuous relaxation."
         )
+    if isinstance(given, dist.Delta):
+        raise ModelError(f"input {name!r} is not random (Delta): write it into the generator.")
     if has_normal_map(given):
         return MappedNormal(given)
     try:

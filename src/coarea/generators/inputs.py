@@ -8,6 +8,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Key
 
 from coarea.errors import ModelError
@@ -122,11 +123,9 @@ class Inputs(eqx.Module):
 
 
 def _input(name: str, given: Any) -> AbstractInput:
-    shape = (given,) if isinstance(given, int) else given
-    if isinstance(shape, list):
-        shape = tuple(shape)
-    if isinstance(shape, tuple) and all(isinstance(n, int) and n >= 0 for n in shape):
-        return StandardNormal(shape)
+    shape = tuple(given) if isinstance(given, list | tuple) else (given,)
+    if all(isinstance(n, int | np.integer) and n >= 0 for n in shape):
+        return StandardNormal(tuple(int(n) for n in shape))
     from coarea.generators.distributions import input_from  # NumPyro is slow to import
 
     return input_from(name, given)

@@ -3,6 +3,7 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from blackjax.base import SamplingAlgorithm
 
 from coarea.dynamics import Rattle
@@ -25,11 +26,12 @@ class CHMC(AbstractKernel):
     integrator: Rattle = Rattle()
 
     def __check_init__(self):
-        fewest, most = self._range
-        if not 1 <= fewest <= most:
+        pair = self.num_steps if isinstance(self.num_steps, tuple) else (self.num_steps,) * 2
+        whole = all(isinstance(n, int | np.integer) for n in pair)
+        if len(pair) != 2 or not whole or not 1 <= pair[0] <= pair[1]:
             raise SettingError(
-                f"num_steps={self.num_steps}: give a positive number of steps, or a pair "
-                "(fewest, most)."
+                f"num_steps={self.num_steps!r}: give a positive whole number of steps, or a pair "
+                "of them (fewest, most)."
             )
 
     @property

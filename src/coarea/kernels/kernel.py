@@ -4,12 +4,15 @@ from abc import abstractmethod
 from typing import NamedTuple
 
 import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
 from blackjax.base import SamplingAlgorithm
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from coarea.dynamics import Rattle
 from coarea.dynamics.rattle import PhaseState
-from coarea.errors import SettingError
+from coarea.errors import SettingError, StartError
 from coarea.manifolds import AbstractTarget
 from coarea.precision import require_float64
 
@@ -44,8 +47,7 @@ class AbstractKernel(eqx.Module):
 
     def __check_init__(self):
         check_step_size(self.step_size)
-        if self.geodesic_steps < 1:
-            raise SettingError(f"geodesic_steps={self.geodesic_steps}: at least 1 is needed.")
+        check_positive_count("geodesic_steps", self.geodesic_steps)
         if not 0 < self.target_acceptance < 1:
             raise SettingError(
                 f"target_acceptance={self.target_acceptance}: it is a probability, such as 0.8."
@@ -72,22 +74,42 @@ class AbstractKernel(eqx.Module):
 
 def check_step_size(step_size) -> None:
     """Refuse a step size that is not a positive number. None and traced values pass."""
-    if step_size is None or eqx.is_array(step_size):
+    if step_size is None or isinstance(step_size, Tracer):
         return
-    if not 0 < step_size < float("inf"):
-        raise SettingError(f"step_size={step_size}: it must be a positive number, such as 0.1.")
+    try:
+        is_well = 0 < step_size < float("inf")
+    except TypeError:
+        is_well = False
+    if not is_well:
+        raise SettingError(f"step_size={step_size!r}: it must be a positive number, such as 0.1.")
+
+
+def check_positive_count(name: str, value) -> None:
+    """Refuse what is not a positive whole number."""
+    if not isinstance(value, int | np.integer) or value < 1:
+        raise SettingError(f"{name}={value!r}: it must be a whole number, 1 or more.")
 
 
 def as_algorithm(kernel: AbstractKernel, target: AbstractTarget, step_size) -> SamplingAlgorithm:
     """The kernel on one target with one step size: `init(u)`, `step(key, state)`."""
     require_float64("a kernel on a manifold")
     check_step_size(step_size)
+    tolerance = kernel.integrator.tolerance_for(jnp.float64).residual
 
     def init(position, rng_key=None):
         del rng_key  # BlackJAX's contract allows one; these kernels start deterministically
-        return kernel.init(target, position)
+        require_float64("a kernel on a manifold")
+        if not isinstance(position, Tracer):
+            error = float(jnp.max(jnp.abs(target.residual(jnp.asarray(position)))))
+            if not error <= tolerance * float(target.scale):
+                raise StartError(
+                    f"the position given to init is not on the manifold: its largest residual is "
+                    f"{error:.2g}. coarea.find_start(target, key, chains) finds points that are."
+                )
+        return kernel.init(target, jnp.asarray(position))
 
     def step(rng_key, state):
+        require_float64("a kernel on a manifold")
         return kernel.step(target, rng_key, state, step_size)
 
     return SamplingAlgorithm(init, step)

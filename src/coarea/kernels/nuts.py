@@ -8,8 +8,13 @@ from blackjax.mcmc.nuts import iterative_nuts_proposal
 
 from coarea.dynamics import Rattle
 from coarea.dynamics.rattle import PhaseState
-from coarea.errors import SettingError
-from coarea.kernels.kernel import DIVERGENCE, AbstractKernel, TransitionInfo, as_algorithm
+from coarea.kernels.kernel import (
+    DIVERGENCE,
+    AbstractKernel,
+    TransitionInfo,
+    as_algorithm,
+    check_positive_count,
+)
 from coarea.manifolds import AbstractTarget
 
 
@@ -27,8 +32,7 @@ class NUTS(AbstractKernel):
     integrator: Rattle = Rattle()
 
     def __check_init__(self):
-        if self.max_tree_depth < 1:
-            raise SettingError(f"max_tree_depth={self.max_tree_depth}: at least 1 is needed.")
+        check_positive_count("max_tree_depth", self.max_tree_depth)
 
     def longest_step(self, target):
         """A quarter turn: two steps and the trajectory comes back."""

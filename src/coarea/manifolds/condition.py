@@ -11,7 +11,7 @@ from coarea.errors import DataError, ModelError, PrecisionError
 from coarea.generators import Generator
 from coarea.manifolds.dense import Dense
 from coarea.manifolds.posterior import Observation, Posterior
-from coarea.manifolds.validation import check_constraint
+from coarea.manifolds.validation import check_derivatives, check_digits
 from coarea.precision import in_float64
 
 
@@ -36,15 +36,39 @@ def condition(model: Generator, observed: Mapping[str, Any]) -> Posterior:
     if not isinstance(observed, Mapping) or not observed:
         raise DataError("observed must be a dictionary from output names to values, not empty.")
     u = jax.ShapeDtypeStruct((model.inputs.size,), jnp.float64)
-    outputs = jax.eval_shape(lambda u: model.outputs(u), u)
-    observations = tuple(_observation(k, v, outputs) for k, v in observed.items())
-    num_constraints = sum(o.values.size for o in observations)
-    if num_constraints == 0:
+    outputs = _traced(model, u)
+    observations = tuple(
+        observation
+        for name, given in observed.items()
+        if (observation := _observation(name, given, outputs)).values.size
+    )
+    N, M = sum(o.values.size for o in observations), model.inputs.size
+    if N == 0:
         raise DataError("every observed value is masked: there is nothing to condition on.")
-    shape = Dense.for_size(num_constraints, model.inputs.size)
-    posterior = Posterior(model, observations, shape)
-    check_constraint(posterior, "generator")
+    if N >= M:
+        raise DataError(
+            f"{N} values are observed but there are only {M} random inputs, so the inputs that "
+            "reproduce the data are isolated points or none. Observe fewer values, or give the "
+            "generator the noise it lacks (an input of the shape of the observed output)."
+        )
+    posterior = Posterior(model, observations, Dense.for_size(N, M))
+    check_digits(lambda u: posterior.residual(u), u, "generator")
+    check_derivatives(posterior, "generator")
     return posterior
+
+
+def _traced(model: Generator, u) -> Mapping[str, jax.ShapeDtypeStruct]:
+    """The shapes of the outputs."""
+    try:
+        return jax.eval_shape(lambda u: model.outputs(u), u)
+    except TypeError as error:
+        if "float32" in str(error) and "float64" in str(error):
+            raise PrecisionError(
+                "the generator mixes float32 with the float64 of its inputs, most likely in an "
+                "array made by JAX outside of its function, where double precision is off. Make "
+                f"such arrays inside the function, or with NumPy. JAX says: {error}"
+            ) from error
+        raise
 
 
 def _observation(name: str, given: Any, outputs: Mapping[str, jax.ShapeDtypeStruct]) -> Observation:
@@ -64,10 +88,9 @@ def _observation(name: str, given: Any, outputs: Mapping[str, jax.ShapeDtypeStru
             "conditioning needs float64; let the computation follow the dtype of its inputs."
         )
     data = np.ma.asarray(given)
-    try:
-        data = data.astype(float)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"observed {name!r} is not numeric: {error}.") from error
+    if data.dtype.kind not in "fiub":
+        raise DataError(f"observed {name!r} is not real-valued, but has dtype {data.dtype}.")
+    data = data.astype(float)
     if data.shape != output.shape:
         raise DataError(
             f"observed {name!r} has shape {data.shape}, but the generator's output {name!r} has "

@@ -1,6 +1,6 @@
 """`Manifold`: a density given directly on an implicitly defined manifold (Brubaker et al.)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -8,12 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import PyTree
 
 from coarea.errors import ModelError
 from coarea.manifolds.dense import Dense
 from coarea.manifolds.target import AbstractTarget, Evaluation
-from coarea.manifolds.validation import check_constraint
+from coarea.manifolds.validation import check_derivatives, check_digits
 from coarea.precision import in_float64
 
 
@@ -22,7 +21,7 @@ class Manifold(AbstractTarget):
 
     `log_density` is with respect to the manifold's own (Hausdorff) measure: zero everywhere means
     uniform by surface area. `point` is a point on the manifold or near it; both functions take
-    values of its structure, an array or a dictionary of them.
+    values of its structure, an array or a dictionary of arrays.
 
     >>> import coarea as co, jax.numpy as jnp
     >>> sphere = co.Manifold(lambda x: x @ x - 1.0, lambda x: 3.0 * x[0], point=jnp.ones(3))
@@ -32,21 +31,38 @@ class Manifold(AbstractTarget):
 
     constraint: Callable[[Any], Any]
     log_density: Callable[[Any], Any]
-    point: PyTree[np.ndarray]
+    point: np.ndarray | dict[str, np.ndarray]
     shape: Dense
     _num_constraints: int = eqx.field(static=True)
+    _extent: np.ndarray
+    _scale: np.ndarray
 
     @in_float64
-    def __init__(self, constraint: Callable, log_density: Callable, *, point: PyTree):
+    def __init__(self, constraint: Callable, log_density: Callable, *, point: Any):
         self.constraint = constraint
         self.log_density = log_density
-        self.point = jax.tree.map(lambda x: np.asarray(x, dtype=float), point)
-        if not all(np.all(np.isfinite(x)) for x in jax.tree.leaves(self.point)):
-            raise ModelError("point has elements that are not finite: give one near the manifold.")
-        residual = jax.eval_shape(lambda u: self.residual(u), self._flat_point)
+        self.point = _as_arrays(point)
+        flat = self._flat_point
+        self._extent = np.asarray(float(jnp.max(jnp.abs(flat))) or 1.0)
+        residual = jax.eval_shape(lambda u: self._residual(u), flat)
         self._num_constraints = residual.size
-        self.shape = Dense.for_size(self.num_constraints, self.num_inputs)
-        check_constraint(self, "constraint")
+        if self._num_constraints >= flat.size:
+            raise ModelError(
+                f"the constraint has {residual.size} equations for {flat.size} unknowns, which "
+                "leaves isolated points or none. Give fewer equations, or a point with more "
+                "elements."
+            )
+        self.shape = Dense.for_size(self._num_constraints, flat.size)
+        density = jax.eval_shape(lambda u: self._log_density(u), flat)
+        if density.shape != ():
+            raise ModelError(f"log_density must return one number, not shape {density.shape}.")
+        check_digits(lambda u: self._residual(u), flat, "constraint")
+        check_digits(lambda u: self._log_density(u), flat, "log_density")
+        # A residual is judged by how far the constraint moves when the point does.
+        J, _ = jax.jit(self.shape.jacobian(lambda u: self._residual(u)))(flat)
+        size = float(jnp.max(jnp.linalg.norm(J, axis=1))) * float(self._extent)
+        self._scale = np.asarray(size if 0 < size < float("inf") else 1.0)
+        check_derivatives(self, "constraint or log_density")
 
     @property
     def _flat_point(self):
@@ -54,6 +70,13 @@ class Manifold(AbstractTarget):
 
     def _unravel(self, u):
         return ravel_pytree(self.point)[1](u.astype(float))
+
+    def _residual(self, u):
+        parts = [jnp.ravel(x) for x in jax.tree.leaves(self.constraint(self._unravel(u)))]
+        return jnp.concatenate(parts)
+
+    def _log_density(self, u):
+        return jnp.asarray(self.log_density(self._unravel(u)))
 
     @property
     def num_inputs(self):  # noqa: D102
@@ -65,26 +88,34 @@ class Manifold(AbstractTarget):
 
     @property
     def scale(self):  # noqa: D102
-        return jnp.ones(())
+        return jnp.asarray(self._scale, float)
+
+    @property
+    def extent(self):  # noqa: D102
+        return jnp.asarray(self._extent, float)
 
     @property
     def is_standard_normal(self):  # noqa: D102
         return False
 
     def residual(self, u):  # noqa: D102
-        parts = [jnp.ravel(x) for x in jax.tree.leaves(self.constraint(self._unravel(u)))]
-        return jnp.concatenate(parts)
+        return self._residual(u)
 
     def linearise(self, u):  # noqa: D102
-        return self.shape.linearise(self.residual, u)
+        return self.shape.linearise(self._residual, u)
 
     def evaluate(self, u):  # noqa: D102
-        value, gradient = jax.value_and_grad(lambda u: self.log_density(self._unravel(u)))(u)
+        value, gradient = jax.value_and_grad(self._log_density)(u)
         return Evaluation(self.linearise(u), value, gradient)
 
     def guess(self, key):
-        """The given point, moved at random: chains must not all start at one place."""
-        return self._flat_point + jax.random.normal(key, (self.num_inputs,))
+        """The given point, moved at random, by anything from all to a thousandth of its size.
+
+        Chains must not all start at one place, and far from the point the density may be zero.
+        """
+        distance_key, direction_key = jax.random.split(key)
+        distance = self.extent * 10 ** (-3 * jax.random.uniform(distance_key, dtype=float))
+        return self._flat_point + distance * jax.random.normal(direction_key, (self.num_inputs,))
 
     def latents(self, u):
         """The point by the names of its dictionary; `point` if it is a bare array."""
@@ -96,3 +127,18 @@ class Manifold(AbstractTarget):
 
     def describe(self, constraint):  # noqa: D102
         return f"constraint[{constraint}]"
+
+
+def _as_arrays(point: Any) -> np.ndarray | dict[str, np.ndarray]:
+    try:
+        if isinstance(point, Mapping):
+            arrays: Any = {name: np.asarray(x, dtype=float) for name, x in point.items()}
+        else:
+            arrays = np.asarray(point, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise ModelError(
+            f"point must be an array, or a dictionary from names to arrays: {error}."
+        ) from error
+    if not all(np.all(np.isfinite(x)) for x in jax.tree.leaves(arrays)):
+        raise ModelError("point has elements that are not finite: give one near the manifold.")
+    return arrays

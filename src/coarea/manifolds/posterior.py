@@ -54,6 +54,10 @@ class Posterior(AbstractTarget):
         return 1.0 + jnp.max(jnp.stack([jnp.max(jnp.abs(o.values)) for o in self.observations]))
 
     @property
+    def extent(self):  # noqa: D102
+        return jnp.ones(())
+
+    @property
     def is_standard_normal(self):  # noqa: D102
         return self.generator.inputs.is_standard_normal
 

@@ -88,6 +88,11 @@ class AbstractTarget(eqx.Module):
 
     @property
     @abstractmethod
+    def extent(self) -> Float[Array, ""]:
+        """The size of a position's elements: changes are judged relative to it."""
+
+    @property
+    @abstractmethod
     def is_standard_normal(self) -> bool:
         """Whether the density is that of independent standard normals times |J Jᵀ|^(−½)."""
 

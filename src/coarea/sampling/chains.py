@@ -13,11 +13,6 @@ from coarea.manifolds import AbstractTarget
 from coarea.sampling.warmup import Adaptation, StepSizeWarmup
 
 
-def longest_block(target: AbstractTarget) -> int:
-    """The most transitions in one block: a bound on memory. Shorter ones run the same program."""
-    return max(16, min(1024, 2**20 // target.num_inputs))
-
-
 class Chain(NamedTuple):
     """Everything that one chain carries from one block to the next."""
 
@@ -64,6 +59,10 @@ class Plan(eqx.Module):
             return self.given_step
         return self.warmup.step_size(chain.adaptation, chain.transition)
 
+    def report(self, target: AbstractTarget, u: Float[Array, " M"]):
+        """What is kept of a position: latents, and inputs if they are wanted."""
+        return target.latents(u), target.inputs(u) if self.keep_inputs else None
+
 
 @eqx.filter_jit
 def begin(
@@ -78,17 +77,20 @@ def begin(
     return _for_each_chain(one)(keys, u)
 
 
-@eqx.filter_jit(donate="none")
+@eqx.filter_jit
 def advance(
     plan: Plan, target: AbstractTarget, chains: Chain, count: Int[Array, ""]
 ) -> tuple[Chain, Block]:
     """Advance each chain by `count` transitions, at most `longest_block`."""
-    chains, positions, stats = _for_each_chain(
-        lambda chain: _advance_one(plan, target, chain, count)
-    )(chains)
-    each = jax.vmap(jax.vmap(target.latents))
-    inputs = jax.vmap(jax.vmap(target.inputs))(positions) if plan.keep_inputs else None
-    return chains, Block(each(positions), inputs, stats)
+    return _for_each_chain(lambda chain: _advance_one(plan, target, chain, count))(chains)
+
+
+def longest_block(plan: Plan, target: AbstractTarget) -> int:
+    """The most transitions in one block: a bound on memory. Shorter ones run the same program."""
+    u = jax.ShapeDtypeStruct((target.num_inputs,), float)
+    kept = jax.eval_shape(lambda u: plan.report(target, u), u)
+    size = sum(x.size for x in jax.tree.leaves(kept))
+    return max(16, min(1024, 2**20 // (1 + size)))
 
 
 def _for_each_chain(function):
@@ -109,21 +111,19 @@ def _advance_one(plan: Plan, target: AbstractTarget, chain: Chain, count):
         key = jax.random.fold_in(chain.key, chain.transition)
         state, info = plan.kernel.step(target, key, chain.state, step_size)
         adaptation = plan.warmup.update(chain.adaptation, info, chain.transition)
-        stats = _stats(target, state, info, step_size)
-        return Chain(chain.key, state, adaptation, chain.transition + 1), stats
+        draw = Block(*plan.report(target, state.position), _stats(target, state, info, step_size))
+        return Chain(chain.key, state, adaptation, chain.transition + 1), draw
 
     def body(i, carry):
-        chain, positions, kept = carry
-        chain, stats = transition(chain)
-        positions = positions.at[i].set(chain.state.position)
-        return chain, positions, jax.tree.map(lambda old, new: old.at[i].set(new), kept, stats)
+        chain, block = carry
+        chain, draw = transition(chain)
+        return chain, jax.tree.map(lambda all, one: all.at[i].set(one), block, draw)
 
-    length = longest_block(target)
+    length = longest_block(plan, target)
     empty = jax.tree.map(
         lambda x: jnp.zeros((length, *x.shape), x.dtype), jax.eval_shape(transition, chain)[1]
     )
-    positions = jnp.tile(chain.state.position, (length, 1))
-    return jax.lax.fori_loop(0, count, body, (chain, positions, empty))
+    return jax.lax.fori_loop(0, count, body, (chain, empty))
 
 
 def _stats(target, state: PhaseState, info: TransitionInfo, step_size) -> Stats:

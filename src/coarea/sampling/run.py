@@ -1,5 +1,6 @@
 """Running groups of chains on the machine's cores, block by block, until done or interrupted."""
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -8,11 +9,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 import jax
 import jax.numpy as jnp
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from coarea.manifolds import AbstractTarget
 from coarea.precision import Precision, computing_in
-from coarea.sampling.chains import Block, Chain, Plan, advance, longest_block
+from coarea.sampling.chains import Block, Chain, Plan, advance
 from coarea.sampling.progress import Report
 
 # Long enough that starting a block costs nothing, short enough for progress to be seen.
@@ -22,8 +22,9 @@ _SECONDS_PER_BLOCK = 0.2
 class Group:
     """Chains that advance together, and what they have brought so far."""
 
-    def __init__(self, chains: Chain, warmup: int, draws: int):
+    def __init__(self, chains: Chain, warmup: int, draws: int, longest_block: int):
         self.chains = chains
+        self._longest_block = longest_block
         self.blocks: list[Block] = []
         self._warmup, self._total = warmup, warmup + draws
         self._done, self._count = 0, 1
@@ -42,14 +43,16 @@ class Group:
             advance(plan, target, self.chains, jnp.asarray(count))
         )
         pace = (time.perf_counter() - began) / count
-        self._count = int(np.clip(_SECONDS_PER_BLOCK / pace, 1, longest_block(target)))
+        self._count = int(np.clip(_SECONDS_PER_BLOCK / pace, 1, self._longest_block))
         self._done += count
         self.chains = chains
-        block = jax.tree.map(lambda x: np.asarray(x)[:, :count], block)
         if not is_warmup:
-            self.blocks.append(block)
-        rates = block.stats.acceptance_rate
-        failed = block.stats.convergence_error | block.stats.non_reversible_step
+            # A copy: a view of a short block would keep the whole buffer alive.
+            kept = jax.tree.map(lambda x: np.asarray(x)[:, :count].copy(), block)
+            self.blocks.append(kept)
+        stats = jax.tree.map(lambda x: np.asarray(x)[:, :count], block.stats)
+        rates = stats.acceptance_rate
+        failed = stats.convergence_error | stats.non_reversible_step
         return Report(is_warmup, rates.size, float(np.sum(rates)), int(np.sum(failed)))
 
 
@@ -76,14 +79,8 @@ def run_groups(
         with computing_in(precision):
             return group.advance(plan, target)
 
-    cores = num_cores()
-    threads = min(cores, len(groups))
     pending: dict[Future, Group] = {}
-    with (
-        # JAX calls SciPy's LAPACK on the CPU. Its own threads would fight with ours for the cores.
-        threadpool_limits(1, user_api="blas"),
-        ThreadPoolExecutor(threads) as pool,
-    ):
+    with ThreadPoolExecutor(min(num_cores(), len(groups))) as pool:
         try:
             # The first block compiles the program; the other groups then find it ready.
             report(pool.submit(work, groups[0]).result())
@@ -96,7 +93,7 @@ def run_groups(
                     if not group.finished:
                         pending[pool.submit(work, group)] = group
         except KeyboardInterrupt:
-            for future in pending:
-                future.cancel()
+            with contextlib.suppress(KeyboardInterrupt):  # of somebody who presses it again
+                pool.shutdown(cancel_futures=True)
             return False
     return True

@@ -9,18 +9,19 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike
+from jaxtyping import Array, ArrayLike, Float
 
 from coarea.diagnostics import diagnose
-from coarea.errors import DataError, ModelError, SamplingWarning, SettingError
+from coarea.errors import DataError, SamplingWarning, SettingError
 from coarea.kernels import NUTS
 from coarea.kernels.kernel import AbstractKernel
 from coarea.manifolds import AbstractTarget
 from coarea.precision import Precision, computing_in
-from coarea.sampling.chains import Plan, begin
+from coarea.sampling.chains import Plan, begin, longest_block
 from coarea.sampling.progress import Display
 from coarea.sampling.results import as_datatree, gather
 from coarea.sampling.run import Group, run_groups
+from coarea.sampling.settings import check_count, check_target, one_blas_thread
 from coarea.sampling.start import chain_keys, check_given, check_starts, improve, search
 from coarea.sampling.warmup import StepSizeWarmup
 
@@ -53,62 +54,45 @@ def sample(
     the random inputs themselves. The same seed gives the same draws. Ctrl-C returns the draws made
     so far.
 
-    >>> import coarea as co, jax.numpy as jnp
+    >>> import coarea as co
     >>> model = co.Generator(lambda u: {"z": u["z"], "y": u["z"] ** 3 + u["n"]}, {"z": (), "n": ()})
     >>> posterior = co.condition(model, {"y": 1.5})
-    >>> draws = co.sample(posterior, draws=100, warmup=100, chains=2)
+    >>> draws = co.sample(posterior, draws=500, warmup=200, chains=2)
     >>> draws.posterior["z"].shape
-    (2, 100)
+    (2, 500)
     """
-    _check(target, draws, warmup, chains, kernel, keep)
+    _check(target, draws, warmup, chains, seed, kernel, keep)
     # Chains of a group that is not full are run and left out: the program stays the same.
     padded = math.ceil(chains / GROUP) * GROUP
     began = time.perf_counter()
     with (
         computing_in(precision),
+        one_blas_thread(),
         Display(progress, (warmup + draws) * padded) as display,
     ):
+        members = [slice(first, first + GROUP) for first in range(0, padded, GROUP)]
         keys = jax.vmap(lambda i: chain_keys(jax.random.key(seed), i))(jnp.arange(padded))
-        if start is None:
-            groups = [search(target, keys.start[i : i + GROUP]) for i in range(0, padded, GROUP)]
-        else:
-            given = check_given(target, start, chains)
-            given = np.resize(given, (padded, target.num_inputs))
-            groups = [
-                improve(target, jnp.asarray(given[i : i + GROUP])) for i in range(0, padded, GROUP)
-            ]
-        starts = jax.tree.map(lambda *x: jnp.concatenate(x), *groups)
-        check_starts(target, jax.tree.map(lambda x: x[:chains], starts))
+        u = _starts(target, keys.start, start, chains, members, kernel)
         display.compiling()
-        plan = Plan(
-            eqx.tree_at(lambda k: k.step_size, kernel, None, is_leaf=lambda x: x is None),
-            StepSizeWarmup(
-                kernel.target_acceptance, kernel.longest_step(target), jnp.asarray(warmup)
-            ),
-            None if kernel.step_size is None else jnp.asarray(kernel.step_size, float),
-            keep == "inputs",
-        )
+        plan = _plan(target, kernel, warmup, keep == "inputs")
+        longest = longest_block(plan, target)
         groups = [
-            Group(
-                begin(plan, target, keys.run[i : i + GROUP], starts.u[i : i + GROUP]), warmup, draws
-            )
-            for i in range(0, padded, GROUP)
+            Group(begin(plan, target, keys.run[i], u[i]), warmup, draws, longest) for i in members
         ]
         complete = run_groups(groups, plan, target, precision, display.update)
-    if not all(group.blocks for group in groups):
+    drawn = [group.blocks for group in groups if group.blocks]
+    if not drawn:
         raise KeyboardInterrupt("interrupted during warm-up: no draw had been made yet.")
-    block = gather([group.blocks for group in groups], chains)
+    block = gather(drawn, chains)
     if not complete:
         warnings.warn(
-            f"interrupted: {block.stats.lp.shape[1]} of {draws} draws of each chain are returned.",
+            f"interrupted: {block.stats.lp.shape[1]} of {draws} draws from "
+            f"{block.stats.lp.shape[0]} of {chains} chains are returned.",
             SamplingWarning,
             stacklevel=2,
         )
-    result = as_datatree(
-        target,
-        block,
-        {"seed": seed, "tuning_steps": warmup, "sampling_time": time.perf_counter() - began},
-    )
+    about = {"seed": seed, "tuning_steps": warmup, "sampling_time": time.perf_counter() - began}
+    result = as_datatree(target, block, about)
     if problems := diagnose(result).problems:
         warnings.warn(
             f"{' '.join(problem.seen for problem in problems)} "
@@ -119,17 +103,46 @@ def sample(
     return result
 
 
-def _check(target, draws, warmup, chains, kernel, keep) -> None:
-    if not isinstance(target, AbstractTarget):
-        raise ModelError(
-            f"sample takes what coarea.condition(model, observed) returns, or a coarea.Manifold; "
-            f"got {type(target).__name__}."
-        )
+def _starts(target, keys, given, chains, members, kernel) -> Float[Array, "chains M"]:
+    """A point on the manifold for each chain, searched for or moved there from the user's."""
+    tolerance = kernel.integrator.tolerance_for(jnp.zeros(()).dtype)
+    if given is None:
+        found = [search(target, keys[i], tolerance) for i in members]
+    else:
+        u = check_given(target, given, chains)
+        u = jnp.asarray(np.resize(u, (len(keys), target.num_inputs)))
+        found = [improve(target, u[i], tolerance) for i in members]
+    starts = jax.tree.map(lambda *x: jnp.concatenate(x), *found)
+    check_starts(target, jax.tree.map(lambda x: x[:chains], starts), tolerance)
+    return starts.u
+
+
+def _plan(target, kernel, warmup, keep_inputs) -> Plan:
+    # What may change from call to call is an array, so that it needs no new compilation.
+    return Plan(
+        eqx.tree_at(lambda k: k.step_size, kernel, None, is_leaf=lambda x: x is None),
+        StepSizeWarmup(
+            kernel.target_acceptance,
+            kernel.longest_step(target),
+            jnp.asarray(warmup),
+            target.extent,
+        ),
+        None if kernel.step_size is None else jnp.asarray(kernel.step_size, float),
+        keep_inputs,
+    )
+
+
+def _check(target, draws, warmup, chains, seed, kernel, keep) -> None:
+    check_target(target, "sample")
     if not isinstance(kernel, AbstractKernel):
-        raise SettingError(f"kernel={kernel!r}: give a kernel such as coarea.CHMC(num_steps=5).")
-    for name, value, least in (("draws", draws, 1), ("warmup", warmup, 0), ("chains", chains, 1)):
-        if not isinstance(value, int | np.integer) or value < least:
-            raise SettingError(f"{name}={value!r}: it must be a whole number, {least} or more.")
+        raise SettingError(f"kernel={kernel!r}: give a kernel such as coarea.NUTS().")
+    for name, value, least in (
+        ("draws", draws, 1),
+        ("warmup", warmup, 0),
+        ("chains", chains, 1),
+        ("seed", seed, 0),
+    ):
+        check_count(name, value, least)
     if kernel.step_size is None and warmup < 20:
         raise SettingError(
             f"warmup={warmup} is too short to find a step size (20 is the least, 500 the default): "

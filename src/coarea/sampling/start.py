@@ -17,10 +17,13 @@ import numpy as np
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from coarea.dynamics import Rattle
+from coarea.dynamics.projection import Tolerance
 from coarea.errors import JacobianError, ModelError, SettingError, StartError
 from coarea.manifolds import AbstractTarget
 from coarea.manifolds.dense import Dense
 from coarea.precision import in_float64
+from coarea.sampling.settings import check_count, check_target, one_blas_thread
 
 # Prior draws tried at once for each chain, and how often.
 _CANDIDATES = 8
@@ -31,10 +34,15 @@ _LINE_SEARCH = 8
 
 
 class Start(NamedTuple):
-    """A point and how far it is from the manifold: max|c|, relative to the size of the data."""
+    """A point, how far it is from the manifold, and the log density there.
+
+    The error is max|c| relative to the size of the data, infinite where the next Gauss–Newton step
+    would still be long: a small residual alone does not say that a point is near.
+    """
 
     u: Float[Array, " M"]
     error: Float[Array, ""]
+    log_density: Float[Array, ""]
 
 
 @in_float64
@@ -47,9 +55,15 @@ def find_start(target: AbstractTarget, key: Key[Array, ""], chains: int) -> np.n
     >>> co.find_start(posterior, jax.random.key(0), chains=3).shape
     (3, 2)
     """
-    keys = jax.vmap(lambda chain: chain_keys(key, chain).start)(jnp.arange(chains))
-    starts = search(target, keys)
-    check_starts(target, starts)
+    check_target(target, "find_start")
+    check_count("chains", chains, 1)
+    tolerance = Rattle().tolerance_for(jnp.float64)
+    with one_blas_thread():
+        found = [
+            search(target, chain_keys(key, chain).start[None], tolerance) for chain in range(chains)
+        ]
+    starts = jax.tree.map(lambda *x: jnp.concatenate(x), *found)
+    check_starts(target, starts, tolerance)
     return np.asarray(starts.u)
 
 
@@ -60,21 +74,21 @@ class ChainKeys(NamedTuple):
     run: Key[Array, ""]
 
 
-def chain_keys(key: Key[Array, ""], chain: Int[Array, ""]) -> ChainKeys:
+def chain_keys(key: Key[Array, ""], chain: int | Int[Array, ""]) -> ChainKeys:
     """The streams of one chain."""
     return ChainKeys(*jax.random.split(jax.random.fold_in(key, chain)))
 
 
 @eqx.filter_jit
-def search(target: AbstractTarget, keys: Key[Array, " chains"]) -> Start:
+def search(target: AbstractTarget, keys: Key[Array, " chains"], tolerance: Tolerance) -> Start:
     """A start for each key: of its candidates that reached the manifold, the most probable."""
-    return jax.vmap(lambda key: _search_one(target, key))(keys)
+    return jax.vmap(lambda key: _search_one(target, key, tolerance))(keys)
 
 
 @eqx.filter_jit
-def improve(target: AbstractTarget, u: Float[Array, "chains M"]) -> Start:
+def improve(target: AbstractTarget, u: Float[Array, "chains M"], tolerance: Tolerance) -> Start:
     """Move each given point onto the manifold."""
-    return jax.vmap(lambda u: _approach(target, u))(u)
+    return jax.vmap(lambda u: _approach(target, u, tolerance))(u)
 
 
 def check_given(target: AbstractTarget, given, chains: int) -> np.ndarray:
@@ -91,27 +105,33 @@ def check_given(target: AbstractTarget, given, chains: int) -> np.ndarray:
     return u
 
 
-def check_starts(target: AbstractTarget, starts: Start) -> None:
+def check_starts(target: AbstractTarget, starts: Start, tolerance: Tolerance) -> None:
     """Raise if a chain has no start, with the likeliest reason, or a start where J is singular."""
     error = np.asarray(starts.error)
-    found = error <= _tolerance(starts.u.dtype)
+    found = error <= tolerance.residual
     check_rank(target, starts.u[int(np.argmin(error))])
-    if np.all(found):
-        return
-    if not np.any(np.isfinite(error)):
+    if not np.any(np.isfinite(np.asarray(target.residual(starts.u[int(np.argmin(error))])))):
         raise ModelError(
-            "the generator's observed outputs were NaN or infinite for every draw of its inputs "
-            f"that was tried ({_CANDIDATES * _ROUNDS} a chain). Check `model.simulate(key, 10)`; "
-            "work on a scale (such as logarithms) on which the simulation stays finite."
+            "the constrained quantities were NaN or infinite at every point that was tried "
+            f"({_CANDIDATES * _ROUNDS} a chain). Check what the generator gives for draws from its "
+            "prior (`model.simulate(key, 10)`); work on a scale (such as logarithms) on which the "
+            "simulation stays finite."
         )
-    worst = float(np.max(error[~found], initial=0.0, where=np.isfinite(error[~found])))
-    raise StartError(
-        f"no inputs that reproduce the data were found for {int(np.sum(~found))} of {error.size} "
-        f"chains: the closest left a largest error of {float(np.min(error)):.2g} relative to the "
-        f"size of the data, the worst {worst:.2g}. Can the generator produce these values at all "
-        "(compare `model.simulate(key, 1000)`)? If it can, give `sample(start=…)` points near "
-        "ones that do, or rescale the outputs so that errors in each count alike."
-    )
+    if not np.all(found):
+        raise StartError(
+            f"no inputs that reproduce the data were found for {int(np.sum(~found))} of "
+            f"{error.size} chains: the closest left a largest error of "
+            f"{float(np.min(error)):.2g} relative to the size of the data. Can these values be "
+            "produced at all (compare `model.simulate(key, 1000)`)? If they can, give "
+            "`sample(start=…)` points near ones that do, or rescale the outputs so that errors in "
+            "each count alike."
+        )
+    if not np.all(np.isfinite(np.asarray(starts.log_density))):
+        raise StartError(
+            "points that reproduce the data were found, but the log density there is not finite. "
+            "Give `sample(start=…)` points inside its support (for a coarea.Manifold, a `point` "
+            "well inside)."
+        )
 
 
 def check_rank(target: AbstractTarget, u: Float[Array, " M"]) -> None:
@@ -127,7 +147,7 @@ def check_rank(target: AbstractTarget, u: Float[Array, " M"]) -> None:
             "output that is constant, rounded, thresholded or integer-valued inside cannot be "
             "conditioned on."
         )
-    left, singular, _ = np.linalg.svd(J / size[:, None])
+    left, singular, _ = np.linalg.svd(J / size[:, None], full_matrices=False)
     if singular[-1] <= 4 * J.shape[1] * np.finfo(J.dtype).eps:
         involved = np.flatnonzero(np.abs(left[:, -1]) > 1e-6)
         raise JacobianError(
@@ -147,32 +167,41 @@ def _jacobian(target, u):
     return Dense.for_size(target.num_constraints, target.num_inputs).jacobian(target.residual)(u)[0]
 
 
-def _tolerance(dtype) -> float:
-    return 1e-9 if dtype == jnp.float64 else 1e-4
-
-
-def _search_one(target, key) -> Start:
+def _search_one(target, key, tolerance) -> Start:
     """Rounds of candidates until one reaches the manifold; the most probable of those that do."""
 
     def unfinished(carry):
         tries, best = carry
-        return ~(best.error <= _tolerance(best.u.dtype)) & (tries < _ROUNDS)
+        return ~_is_usable(best, tolerance) & (tries < _ROUNDS)
 
     def another_round(carry):
         tries, best = carry
         keys = jax.random.split(jax.random.fold_in(key, tries), _CANDIDATES)
-        found = jax.vmap(lambda k: _approach(target, target.guess(k)))(keys)
-        on_manifold = found.error <= _tolerance(found.u.dtype)
-        log_density = jax.vmap(lambda u: target.evaluate(u).log_density)(found.u)
-        probable = jnp.where(on_manifold & ~jnp.isnan(log_density), log_density, -jnp.inf)
-        choice = jnp.where(jnp.any(on_manifold), jnp.argmax(probable), jnp.argmin(found.error))
+        found = jax.vmap(lambda k: _approach(target, target.guess(k), tolerance))(keys)
+        usable = _is_usable(found, tolerance)
+        probable = jnp.where(usable, found.log_density, -jnp.inf)
+        choice = jnp.where(jnp.any(usable), jnp.argmax(probable), jnp.argmin(found.error))
         chosen = jax.tree.map(lambda x: x[choice], found)
-        nearer = chosen.error < best.error
-        return tries + 1, jax.tree.map(lambda a, b: jnp.where(nearer, a, b), chosen, best)
+        better = _is_usable(chosen, tolerance) | (chosen.error < best.error)
+        return tries + 1, jax.tree.map(lambda a, b: jnp.where(better, a, b), chosen, best)
 
     u = target.guess(key)
-    nowhere = Start(u, jnp.asarray(jnp.inf, u.dtype))
+    nowhere = Start(u, jnp.asarray(jnp.inf, u.dtype), jnp.asarray(jnp.nan, u.dtype))
     return jax.lax.while_loop(unfinished, another_round, (0, nowhere))[1]
+
+
+def _is_usable(start: Start, tolerance: Tolerance):
+    return (start.error <= tolerance.residual) & jnp.isfinite(start.log_density)
+
+
+class _Attempt(NamedTuple):
+    """Gauss–Newton under way: where, its largest error, the last full step, whether it goes on."""
+
+    u: Float[Array, " M"]
+    error: Float[Array, ""]
+    step: Float[Array, ""]
+    iterations: Int[Array, ""]
+    stuck: Bool[Array, ""]
 
 
 class _Progress(NamedTuple):
@@ -185,11 +214,10 @@ class _Progress(NamedTuple):
     stuck: Bool[Array, ""]
 
 
-def _approach(target: AbstractTarget, u: Float[Array, " M"]) -> Start:
+def _approach(target: AbstractTarget, u: Float[Array, " M"], tolerance: Tolerance) -> Start:
     """From u to the manifold, adding constraints as earlier ones are met."""
     N = target.num_constraints
     jacobian = Dense.for_size(N, target.num_inputs).jacobian(target.residual)
-    tolerance = _tolerance(u.dtype) * target.scale
     # Constraints by how many inputs they respond to. An overflow counts as a response.
     responses = jnp.sum(jacobian(u)[0] != 0, axis=1)
     rank = jnp.argsort(jnp.argsort(responses))
@@ -198,41 +226,49 @@ def _approach(target: AbstractTarget, u: Float[Array, " M"]) -> Start:
         c = jnp.where(wanted, target.residual(u), 0.0)
         return jnp.max(jnp.where(jnp.isnan(c), jnp.inf, jnp.abs(c)))
 
-    def attempt(u, wanted):
-        def unfinished(carry):
-            _, error_now, count, stuck = carry
-            return (error_now > tolerance) & (count < _MAX_ITERATIONS) & ~stuck
+    def attempt(u, wanted) -> _Attempt:
+        def unfinished(at: _Attempt):
+            met = tolerance.is_met(target, at.u, at.error, at.step)
+            return ~met & (at.iterations < _MAX_ITERATIONS) & ~at.stuck
 
-        def gauss_newton(carry):
-            u, error_now, count, _ = carry
-            J, c = jacobian(u)
+        def gauss_newton(at: _Attempt):
+            J, c = jacobian(at.u)
             J = jnp.where(wanted[:, None], J, 0.0)
             c = jnp.where(wanted, c, 0.0)
             gram = J @ J.T + jnp.diag(jnp.where(wanted, 0.0, 1.0))
             full = J.T @ cho_solve((jnp.linalg.cholesky(gram), True), c)
-            full = jnp.where(jnp.isfinite(full), full, 0.0)
             lengths = 0.5 ** jnp.arange(_LINE_SEARCH, dtype=u.dtype)
-            errors = jax.vmap(lambda length: error(u - length * full, wanted))(lengths)
+            errors = jax.vmap(lambda length: error(at.u - length * full, wanted))(lengths)
             best = jnp.argmin(errors)
-            better = errors[best] < error_now
-            u = jnp.where(better, u - lengths[best] * full, u)
-            return u, jnp.minimum(errors[best], error_now), count + 1, ~better
+            # Near the manifold rounding decides whether the error still falls: step all the same.
+            near = tolerance.is_met(target, at.u, at.error, jnp.zeros(()))
+            better = (errors[best] < at.error) | (near & jnp.isfinite(errors[best]))
+            step = jnp.max(jnp.abs(full))
+            moves = better & ~tolerance.is_met(target, at.u, at.error, step)
+            return _Attempt(
+                jnp.where(moves, at.u - lengths[best] * full, at.u),
+                jnp.where(moves, errors[best], at.error),
+                step,
+                at.iterations + 1,
+                ~better,
+            )
 
-        start = (u, error(u, wanted), 0, jnp.asarray(False))
-        u, reached, count, _ = jax.lax.while_loop(unfinished, gauss_newton, start)
-        return u, reached <= tolerance, count
+        far = jnp.asarray(jnp.inf, u.dtype)
+        start = _Attempt(u, error(u, wanted), far, jnp.asarray(0), jnp.asarray(False))
+        return jax.lax.while_loop(unfinished, gauss_newton, start)
 
     def unfinished(at: _Progress):
         return (at.met < N) & ~at.stuck & (at.linearisations < _MAX_LINEARISATIONS)
 
     def extend(at: _Progress):
         aim = jnp.minimum(at.met + at.more, N)
-        u, success, count = attempt(at.u, rank < aim)
+        tried = attempt(at.u, rank < aim)
+        success = tolerance.is_met(target, tried.u, tried.error, tried.step)
         return _Progress(
-            jnp.where(success, u, at.u),
+            jnp.where(success, tried.u, at.u),
             jnp.where(success, aim, at.met),
             jnp.where(success, 2 * at.more, jnp.maximum(at.more // 2, 1)),
-            at.linearisations + count,
+            at.linearisations + tried.iterations,
             ~success & (at.more == 1),
         )
 
@@ -240,4 +276,7 @@ def _approach(target: AbstractTarget, u: Float[Array, " M"]) -> Start:
     end = jax.lax.while_loop(
         unfinished, extend, _Progress(u, zero, jnp.asarray(N), zero, jnp.asarray(False))
     )
-    return Start(end.u, error(end.u, jnp.full(N, True)) / target.scale)
+    left = error(end.u, jnp.full(N, True)) / target.scale
+    # What is called found must have met every constraint, not only have a small residual.
+    small = (left <= tolerance.residual) & (end.met < N)
+    return Start(end.u, jnp.where(small, jnp.inf, left), target.evaluate(end.u).log_density)

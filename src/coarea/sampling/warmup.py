@@ -10,11 +10,12 @@ from jaxtyping import Array, Float, Int
 
 from coarea.kernels.kernel import TransitionInfo
 
-# Where the search begins. Failures shrink it fast, acceptances let it grow.
+# Where the search begins, relative to the size of a position. Failures shrink it fast, acceptances
+# let it grow.
 _FIRST_STEP = 0.1
 # Failed trajectories are rejected, so that they bias nothing, but near places where many fail the
 # chain is slow, which acceptance alone does not show.
-_WANTED_SUCCESS = 0.99
+_WANTED_SUCCESS = 0.995
 
 
 class Adaptation(NamedTuple):
@@ -34,6 +35,7 @@ class StepSizeWarmup(eqx.Module):
     target_acceptance: float
     longest_step: float
     length: Int[Array, ""]
+    extent: Float[Array, ""]
 
     @property
     def _searches(self):
@@ -43,7 +45,7 @@ class StepSizeWarmup(eqx.Module):
 
     def init(self) -> Adaptation:
         """The state before the first transition."""
-        first = self._start(jnp.asarray(min(_FIRST_STEP, self.longest_step), float))
+        first = self._start(jnp.minimum(_FIRST_STEP * self.extent, self.longest_step))
         # Weakly typed scalars would make the first block a program of its own.
         return jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), first)
 
