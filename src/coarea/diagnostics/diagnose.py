@@ -44,7 +44,7 @@ def diagnose(draws: "DataTree") -> Diagnosis:
 
     >>> import coarea as co
     >>> model = co.Generator(lambda u: {"z": u["z"], "y": u["z"] ** 3 + u["n"]}, {"z": (), "n": ()})
-    >>> draws = co.sample(co.condition(model, {"y": 1.5}), draws=500, chains=2)
+    >>> draws = co.sample(co.condition(model, {"y": 1.5}))
     >>> [finding.name for finding in co.diagnose(draws).problems]
     []
     """
