@@ -35,7 +35,7 @@ def parameter_table(
     """Mean, sd, 89% interval, ESS, R-hat and truth of each element of a vector."""
     from arviz_stats.sampling_diagnostics import ess, rhat
 
-    table = Table(box=SIMPLE_HEAD)
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("", no_wrap=True)
     for heading in ("mean", "sd", "89% interval", "ESS", "R-hat", "truth"):
         table.add_column(heading, justify="right", no_wrap=True)

@@ -22,17 +22,17 @@ class Display:
     def __init__(self, wanted: bool, transitions: int):
         console = Console(stderr=True)
         self._bar = Progress(
-            TextColumn("{task.description:13}"),
-            BarColumn(),
+            TextColumn("{task.description:9}"),
+            BarColumn(bar_width=12),  # all of it fits into 80 columns
             TextColumn("{task.completed:.0f}/{task.total:.0f}"),
             TextColumn("{task.fields[health]}"),
             TimeRemainingColumn(),
             console=console,
             disable=not (wanted and (console.is_terminal or console.is_jupyter)),
         )
-        self._task = self._bar.add_task("finding start", total=transitions, health="")
+        self._task = self._bar.add_task("starting", total=transitions, health="")
         self._phase = ""
-        self._begin("finding start")
+        self._begin("starting")
 
     def __enter__(self):
         self._bar.start()
@@ -63,6 +63,6 @@ class Display:
             self._task,
             advance=report.transitions,
             description=phase,
-            health=f"{rate:,.0f} draws/s · acceptance {self._accepted / self._transitions:.2f} · "
-            f"solver failures {self._failures / self._transitions:.1%}",
+            health=f"{rate:,.0f} draws/s, accept {self._accepted / self._transitions:.2f}, "
+            f"failed {self._failures / self._transitions:.1%}",
         )
