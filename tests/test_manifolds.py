@@ -60,6 +60,9 @@ def test_the_linearisation_solves_what_it_says(posterior):
     new, old = posterior.linearise(jnp.asarray(U)), posterior.linearise(jnp.asarray(0.9 * U))
     b, p = jnp.arange(3.0), jnp.asarray(U[::-1].copy())
     np.testing.assert_allclose(new.J @ new.J.T @ new.solve_gram(b), b, atol=1e-11)
+    np.testing.assert_allclose(
+        new.pseudo_inverse(b), new.J.T @ np.linalg.solve(new.J @ new.J.T, b), atol=1e-11
+    )
     np.testing.assert_allclose(new.J @ old.J.T @ new.solve_newton(old, b), b, atol=1e-11)
     np.testing.assert_allclose(new.J @ new.project(p), 0.0, atol=1e-12)
     np.testing.assert_allclose(new.apply(p) @ b, p @ new.apply_transpose(b), atol=1e-12)

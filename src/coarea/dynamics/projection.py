@@ -84,7 +84,7 @@ class QuasiNewton(AbstractSolver):
 
     def solve(self, target, older, u, tolerance):  # noqa: D102
         def change(u, c):
-            return older.apply_transpose(older.solve_gram(c))
+            return older.pseudo_inverse(c)
 
         return _iterate(target, change, u, tolerance, self.max_iterations)
 

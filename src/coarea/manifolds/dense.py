@@ -13,11 +13,16 @@ from coarea.manifolds.target import AbstractLinearisation, AbstractShape
 
 
 class DenseLinearisation(AbstractLinearisation):
-    """J as a full matrix, with the lower Cholesky factor of J Jᵀ."""
+    """J as a full matrix, with the lower Cholesky factor of J Jᵀ and (J Jᵀ)⁻¹J.
+
+    The last is what the gradient needs anyway. With it at hand, an iteration of the quasi-Newton
+    solver and a projection are products with vectors, where triangular solves take thrice as long.
+    """
 
     residual: Float[Array, " N"]
     J: Float[Array, "N M"]
     factor: Float[Array, "N N"]
+    solved: Float[Array, "N M"]
 
     def apply(self, p):  # noqa: D102
         return self.J @ p
@@ -28,11 +33,14 @@ class DenseLinearisation(AbstractLinearisation):
     def solve_gram(self, b):  # noqa: D102
         return cho_solve((self.factor, True), b)
 
+    def pseudo_inverse(self, b):  # noqa: D102
+        return b @ self.solved
+
     def solve_newton(self, older, b):  # noqa: D102
         return jnp.linalg.solve(self.J @ older.J.T, b)
 
     def project(self, p):  # noqa: D102
-        return p - self.apply_transpose(self.solve_gram(self.apply(p)))
+        return p - self.pseudo_inverse(self.apply(p))
 
     def half_log_det(self):  # noqa: D102
         return jnp.sum(jnp.log(jnp.diagonal(self.factor)))
@@ -60,7 +68,7 @@ class Dense(AbstractShape[DenseLinearisation]):
         """
         J, pull_back, residual = jax.vjp(self.jacobian(constraint), u, has_aux=True)
         linearisation = _factored(residual, J)
-        (gradient,) = pull_back(cho_solve((linearisation.factor, True), J))
+        (gradient,) = pull_back(linearisation.solved)
         return linearisation, gradient
 
     def jacobian(self, constraint: Callable) -> Callable:
@@ -75,4 +83,5 @@ class Dense(AbstractShape[DenseLinearisation]):
 
 
 def _factored(residual, J) -> DenseLinearisation:
-    return DenseLinearisation(residual, J, jnp.linalg.cholesky(J @ J.T))
+    factor = jnp.linalg.cholesky(J @ J.T)
+    return DenseLinearisation(residual, J, factor, cho_solve((factor, True), J))

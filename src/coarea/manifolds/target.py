@@ -31,6 +31,10 @@ class AbstractLinearisation(eqx.Module):
         """(J Jᵀ)⁻¹ b."""
 
     @abstractmethod
+    def pseudo_inverse(self, b: Float[Array, " N"]) -> Float[Array, " M"]:
+        """Jᵀ(J Jᵀ)⁻¹ b, the smallest p with J p = b."""
+
+    @abstractmethod
     def solve_newton(self, older: Self, b: Float[Array, " N"]) -> Float[Array, " N"]:
         """(J Jₒᵀ)⁻¹ b, with Jₒ from an older linearisation."""
 
