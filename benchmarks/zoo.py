@@ -204,12 +204,15 @@ def _by_importance(quantile, from_normal, y, num=100_000):
         return jnp.sum(-0.5 * n**2 - jnp.log(slope)) - 0.5 * u @ u
 
     value = jax.jit(log_posterior)
-    best = min(
-        (minimize(lambda u: -float(value(jnp.asarray(u))), u0, method="Nelder-Mead",
-                  options={"maxiter": 4000, "maxfev": 4000, "xatol": 1e-6, "fatol": 1e-8})
-         for u0 in np.random.default_rng(0).normal(size=(3, 4))),
-        key=lambda found: found.fun,
-    )  # fmt: skip
+    batched = jax.jit(lambda u: jax.lax.map(log_posterior, u, batch_size=1000))
+    prior = np.random.default_rng(1).normal(size=(5000, 4))
+    at_prior = np.asarray(batched(prior))
+    best = minimize(
+        lambda u: -float(np.nan_to_num(value(jnp.asarray(u)), nan=-1e10, neginf=-1e10)),
+        prior[np.argmax(np.where(np.isfinite(at_prior), at_prior, -np.inf))],
+        method="Nelder-Mead",
+        options={"maxiter": 4000, "maxfev": 4000, "xatol": 1e-6, "fatol": 1e-8},
+    )
     h = 1e-3
     H = np.empty((4, 4))
     E = h * np.eye(4)
@@ -225,7 +228,6 @@ def _by_importance(quantile, from_normal, y, num=100_000):
     dof = 6
     t = rng.normal(size=(num, 4)) * np.sqrt(dof / rng.chisquare(dof, size=(num, 1)))
     u = best.x + t @ L.T
-    batched = jax.jit(lambda u: jax.lax.map(log_posterior, u, batch_size=1000))
     log_weight = np.asarray(batched(u)) + 0.5 * (dof + 4) * np.log1p(np.sum(t**2, axis=1) / dof)
     log_weight = np.where(np.isfinite(log_weight), log_weight, -np.inf)
     weight = np.exp(log_weight - log_weight.max())

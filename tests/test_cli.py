@@ -14,7 +14,6 @@ def test_list_names_the_studies():
     assert "lotka-volterra" in result.output
 
 
-@pytest.mark.filterwarnings("ignore::coarea.errors.SamplingWarning")
 def test_the_main_job_writes_a_table_a_figure_and_the_draws(tmp_path):
     out = tmp_path / "new" / "folder"
     options = ["--draws", "40", "--warmup", "60", "--chains", "2", "--out", str(out)]

@@ -9,9 +9,6 @@ import pytest
 import coarea as co
 from coarea.errors import SamplingWarning
 
-# Warnings are what these runs are for.
-pytestmark = pytest.mark.filterwarnings("ignore::coarea.errors.SamplingWarning")
-
 MODEL = co.Generator(lambda u: {"z": u["z"], "y": u["z"] ** 3 + u["n"]}, {"z": (), "n": ()})
 
 

@@ -43,7 +43,6 @@ def test_logistic_inputs_through_a_nonlinear_generator(parabola):
     assert_mean(a**2, square)
 
 
-@pytest.mark.filterwarnings("ignore:.*of trajectories ended")
 def test_a_coarse_step_is_corrected_by_the_accept_step(parabola):
     """A step so large that a third of the proposals is refused; the draws stay exact."""
     posterior, (mean, square) = parabola
@@ -68,7 +67,6 @@ def test_inputs_without_a_map_from_normals():
     assert_mean(np.log(draws.posterior["s"].values), log_mean)
 
 
-@pytest.mark.filterwarnings("ignore:.*of trajectories ended")
 @pytest.mark.parametrize(("reverse_check", "is_exact"), [(True, True), (False, False)])
 def test_without_the_reverse_check_the_draws_are_biased(reverse_check, is_exact):
     """Uniform by length on an ellipse, with steps so large that projections land elsewhere."""

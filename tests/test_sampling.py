@@ -15,9 +15,6 @@ from coarea.dynamics import Rattle, Straight
 from coarea.errors import SamplingWarning
 from coarea.sampling import chains, run
 
-# Runs this short are warned of, rightly.
-pytestmark = pytest.mark.filterwarnings("ignore::coarea.errors.SamplingWarning")
-
 OPTIONS = {"draws": 60, "warmup": 40, "chains": 3}
 
 

@@ -48,7 +48,6 @@ def test_a_sphere_of_any_radius(radius):
     assert_mean(x[..., 2], 1 / np.tanh(3.0) - 1 / 3.0)
 
 
-@pytest.mark.filterwarnings("ignore:.*diverged in energy")
 def test_a_density_with_an_edge_is_started_inside_it():
     """A Dirichlet distribution on the simplex, whose log density is NaN outside.
 
@@ -64,7 +63,6 @@ def test_a_density_with_an_edge_is_started_inside_it():
     assert_mean(x[..., 0] ** 2, 0.25**2 + 0.25 * 0.75 / 9)
 
 
-@pytest.mark.filterwarnings("ignore::coarea.errors.SamplingWarning")
 def test_an_output_that_is_wholly_masked_is_a_latent():
     model = co.Generator(
         lambda u: {"w": u["a"][:2], "x": u["a"][2] + u["b"], "y": u["a"] + 2 * u["b"]},
