@@ -67,8 +67,9 @@ def test_inputs_without_a_map_from_normals():
     assert_mean(np.log(draws.posterior["s"].values), log_mean)
 
 
+@pytest.mark.parametrize("kernel", ["CHMC", "NUTS"])
 @pytest.mark.parametrize(("reverse_check", "is_exact"), [(True, True), (False, False)])
-def test_without_the_reverse_check_the_draws_are_biased(reverse_check, is_exact):
+def test_without_the_reverse_check_the_draws_are_biased(kernel, reverse_check, is_exact):
     """Uniform by length on an ellipse, with steps so large that projections land elsewhere."""
     ellipse = co.Manifold(
         lambda x: x[0] ** 2 / 9.0 + x[1] ** 2 - 1.0,
@@ -77,12 +78,12 @@ def test_without_the_reverse_check_the_draws_are_biased(reverse_check, is_exact)
     )
     speed = lambda t: np.sqrt(9.0 * np.sin(t) ** 2 + np.cos(t) ** 2)  # noqa: E731
     (exact,) = moments(speed, [lambda t: np.sin(t) ** 2], 0.0, np.pi / 2)
-    kernel = co.CHMC(
-        num_steps=2,
-        step_size=1.3,
-        integrator=Rattle(solvers=(QuasiNewton(),), reverse_check=reverse_check),
-    )
-    draws = co.sample(ellipse, draws=80_000, warmup=0, chains=2, kernel=kernel)
+    integrator = Rattle(solvers=(QuasiNewton(),), reverse_check=reverse_check)
+    kernels = {
+        "CHMC": co.CHMC(num_steps=2, step_size=1.3, integrator=integrator),
+        "NUTS": co.NUTS(step_size=1.3, integrator=integrator),
+    }
+    draws = co.sample(ellipse, draws=80_000, warmup=0, chains=2, kernel=kernels[kernel])
     off = standard_errors_off(draws.posterior["point"].values[..., 1] ** 2, exact)
     assert (abs(off) < 4) == is_exact
     assert is_exact or off > 10
