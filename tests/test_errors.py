@@ -143,6 +143,16 @@ MISTAKES = {
     "half a geodesic step": (
         SettingError, "geodesic_steps=1.5", lambda: co.NUTS(geodesic_steps=1.5),
     ),
+    "unknown mass": (SettingError, "mass='dense': choose", lambda: co.NUTS(mass="dense")),
+    "length without warm-up": (
+        SettingError, "too short to find num_steps",
+        lambda: co.sample(POSTERIOR, warmup=0, kernel=co.CHMC(step_size=0.1)),
+    ),
+    "device that is not there": (
+        SettingError, "devices='tpu': JAX finds none here; it has cpu",
+        lambda: co.sample(POSTERIOR, devices="tpu"),
+    ),
+    "device of no kind": (SettingError, "devices=3", lambda: co.sample(POSTERIOR, devices=3)),
     "no tree": (SettingError, "max_tree_depth=0", lambda: co.NUTS(max_tree_depth=0)),
     "start for no chains": (
         SettingError, "chains=0", lambda: co.find_start(POSTERIOR, jax.random.key(0), 0),

@@ -101,6 +101,12 @@ def test_a_given_start_near_the_manifold_is_moved_onto_it(posterior):
     assert result.sample_stats["constraint_error"].max() < 1e-8
 
 
+def test_the_device_can_be_chosen(posterior, draws):
+    for devices in ("cpu", jax.devices("cpu")):
+        again = co.sample(posterior, **OPTIONS, devices=devices)
+        np.testing.assert_array_equal(again.posterior["z"], draws.posterior["z"])
+
+
 def test_a_given_step_size_is_used_as_it_is(posterior):
     kernel = co.CHMC(num_steps=2, step_size=0.17)
     result = co.sample(posterior, draws=10, warmup=5, chains=1, kernel=kernel)
@@ -110,7 +116,7 @@ def test_a_given_step_size_is_used_as_it_is(posterior):
 def test_warm_up_reaches_the_wanted_acceptance():
     """Where energy, not projection, limits the step: a linear generator with the straight flow."""
     model = co.Generator(lambda u: {"z": u["u"][0], "y": jnp.sum(u["u"])}, {"u": 50})
-    kernel = co.CHMC(num_steps=(2, 6), target_acceptance=0.7, integrator=Rattle(flow=Straight()))
+    kernel = co.Langevin(target_acceptance=0.7, integrator=Rattle(flow=Straight()))
     posterior = co.condition(model, {"y": 1.0})
     result = co.sample(posterior, draws=1000, warmup=500, chains=2, kernel=kernel)
     assert abs(float(result.sample_stats["acceptance_rate"].mean()) - 0.7) < 0.08

@@ -19,6 +19,8 @@ from coarea.manifolds.target import AbstractLinearisation
 
 # A residual that has grown beyond this multiple of the data's scale will not come back.
 _HOPELESS = 1e10
+# The pace of convergence is judged from this iteration on: before, the residual may well grow.
+_FIRST_JUDGED = 2
 
 
 class Tolerance(eqx.Module):
@@ -77,7 +79,8 @@ class AbstractSolver(eqx.Module):
 class QuasiNewton(AbstractSolver):
     """Symmetric quasi-Newton, the paper's: λ ← λ + (JₒJₒᵀ)⁻¹ c, with the factor at hand.
 
-    Cheap and linearly convergent: each iteration costs one residual and no derivative.
+    Cheap and linearly convergent: each iteration costs one residual and no derivative. It gives up
+    as soon as the pace at which the residual falls says that it will not arrive in time.
     """
 
     max_iterations: int = eqx.field(static=True, default=50)
@@ -86,7 +89,11 @@ class QuasiNewton(AbstractSolver):
         def change(u, c):
             return older.pseudo_inverse(c)
 
-        return _iterate(target, change, u, tolerance, self.max_iterations)
+        def too_slow(at: _Iterate, size, previous):
+            missing = jnp.log(size / (tolerance.residual * target.scale))
+            return missing > (self.max_iterations - at.iterations) * jnp.log(previous / size)
+
+        return _iterate(target, change, u, tolerance, self.max_iterations, too_slow)
 
 
 class Newton(AbstractSolver):
@@ -187,6 +194,7 @@ class _Iterate(NamedTuple):
     c: Float[Array, " N"]
     moved: Float[Array, ""]
     iterations: Int[Array, ""]
+    is_hopeless: Bool[Array, ""]
 
 
 def _iterate(
@@ -195,6 +203,7 @@ def _iterate(
     u: Float[Array, " M"],
     tolerance: Tolerance,
     max_iterations: int,
+    too_slow: Callable | None = None,
 ) -> Projection:
     """Subtract `change(u, c)` until residual and change are small, or no longer can become so."""
 
@@ -202,15 +211,24 @@ def _iterate(
         return tolerance.is_met(target, at.u, _largest(at.c), at.moved)
 
     def unfinished(at: _Iterate):
-        hopeful = _largest(at.c) < _HOPELESS * target.scale
-        return ~converged(at) & hopeful & (at.iterations < max_iterations)
+        return ~converged(at) & ~at.is_hopeless & (at.iterations < max_iterations)
 
     def body(at: _Iterate):
         step = change(at.u, at.c)
         u = at.u - step
-        return _Iterate(u, target.residual(u), _largest(step), at.iterations + 1)
+        c = target.residual(u)
+        size = _largest(c)
+        # Written so that NaN is hopeless too.
+        is_hopeless = ~(size < _HOPELESS * target.scale)
+        if too_slow is not None:
+            settled = at.iterations >= _FIRST_JUDGED
+            is_hopeless |= settled & too_slow(at, size, _largest(at.c))
+        return _Iterate(u, c, _largest(step), at.iterations + 1, is_hopeless)
 
-    first = _Iterate(u, target.residual(u), jnp.asarray(jnp.inf, u.dtype), jnp.asarray(0))
+    c = target.residual(u)
+    is_hopeless = ~(_largest(c) < _HOPELESS * target.scale)
+    far = jnp.asarray(jnp.inf, u.dtype)
+    first = _Iterate(u, c, far, jnp.asarray(0), is_hopeless)
     end = jax.lax.while_loop(unfinished, body, first)
     return Projection(end.u, converged(end), end.iterations)
 

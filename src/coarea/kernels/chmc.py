@@ -1,5 +1,7 @@
 """Constrained Hamiltonian Monte Carlo with trajectories of fixed or random length (Algorithm 1)."""
 
+from typing import cast
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -8,25 +10,33 @@ from blackjax.base import SamplingAlgorithm
 
 from coarea.dynamics import Rattle
 from coarea.errors import SettingError
-from coarea.kernels.kernel import DIVERGENCE, AbstractKernel, TransitionInfo, as_algorithm
+from coarea.kernels.kernel import DIVERGENCE, AbstractKernel, Mass, TransitionInfo, as_algorithm
 from coarea.manifolds import AbstractTarget
+
+# A trajectory that has not turned after so many steps is cut: as many as in the deepest NUTS tree.
+_MOST_STEPS = 1024
 
 
 class CHMC(AbstractKernel):
     """The paper's kernel: `num_steps` integration steps, then accept or reject.
 
     A pair draws the number uniformly for each transition, both ends included; the paper's
-    Lotka–Volterra run is `CHMC(num_steps=(4, 8), geodesic_steps=3, step_size=0.25)`.
+    Lotka–Volterra run is `CHMC(num_steps=(4, 8), geodesic_steps=3, step_size=0.25)`. Left out, the
+    number follows from how long trajectories took to turn back during warm-up (Wu, Stoehr & Robert
+    2018): it is drawn uniformly up to that, so that the mean is half of it.
     """
 
-    num_steps: int | tuple[int, int] = eqx.field(static=True, default=(4, 8))
+    num_steps: int | tuple[int, int] | None = eqx.field(static=True, default=None)
     geodesic_steps: int = eqx.field(static=True, default=1)
     step_size: float | None = None
     target_acceptance: float = 0.8
+    mass: Mass = eqx.field(static=True, default="identity")
     integrator: Rattle = Rattle()
 
     def __check_init__(self):
-        pair = self.num_steps if isinstance(self.num_steps, tuple) else (self.num_steps,) * 2
+        if self.num_steps is None:
+            return
+        pair = self._range
         whole = all(isinstance(n, int | np.integer) for n in pair)
         if len(pair) != 2 or not whole or not 1 <= pair[0] <= pair[1]:
             raise SettingError(
@@ -35,30 +45,29 @@ class CHMC(AbstractKernel):
             )
 
     @property
+    def adapts(self):  # noqa: D102
+        return super().adapts or ("num_steps" if self.num_steps is None else None)
+
+    @property
     def _range(self) -> tuple[int, int]:
-        if isinstance(self.num_steps, tuple):
-            return self.num_steps
-        return self.num_steps, self.num_steps
+        given = cast(int | tuple[int, int], self.num_steps)
+        return given if isinstance(given, tuple) else (given, given)
 
     def longest_step(self, target):
         """A quarter turn in the mean number of steps: a longer trajectory comes back."""
-        return 2 * self.integrator.flow_for(target).quarter_turn / sum(self._range)
+        mean = 1 if self.num_steps is None else sum(self._range) / 2
+        return self.integrator.flow_for(target).quarter_turn / mean
 
-    def step(self, target, key, state, step_size):  # noqa: D102
+    def step(self, target, key, state, tuning):  # noqa: D102
         momentum_key, length_key, accept_key = jax.random.split(key, 3)
-        fewest, most = self._range
-        num_steps = jax.random.randint(length_key, (), fewest, most + 1)
         start = self.integrator.refresh(momentum_key, state)
-
-        def unfinished(carry):
-            count, state = carry
-            return (count < num_steps) & ~state.failed
-
-        def advance(carry):
-            count, state = carry
-            return count + 1, self.integrator.step(target, state, step_size, self.geodesic_steps)
-
-        count, end = jax.lax.while_loop(unfinished, advance, (jnp.asarray(0), start))
+        if self.num_steps is None:
+            until_turn = jnp.round(tuning.turning_time / tuning.step_size)
+            fewest, most = 1, jnp.clip(until_turn, 2, _MOST_STEPS).astype(int) - 1
+        else:
+            fewest, most = self._range
+        num_steps = jax.random.randint(length_key, (), fewest, most + 1)
+        end, count, turning_time = self._trajectory(target, start, num_steps, tuning)
         error = end.energy - start.energy
         error = jnp.where(end.failed | jnp.isnan(error), jnp.inf, error)
         probability = jnp.exp(jnp.minimum(0.0, -error))
@@ -74,7 +83,46 @@ class CHMC(AbstractKernel):
             num_integration_steps=count,
             num_projection_iterations=end.iterations,
             tree_depth=jnp.asarray(0),
+            turning_time=turning_time,
         )
+
+    def _trajectory(self, target, start, num_steps, tuning):
+        """The state after `num_steps` or at a failure, the steps made, and when it turned back."""
+
+        def advance(state):
+            return self.integrator.step(target, state, tuning.step_size, self.geodesic_steps)
+
+        if self.num_steps is not None:
+
+            def unfinished(carry):
+                count, state = carry
+                return (count < num_steps) & ~state.failed
+
+            count, end = jax.lax.while_loop(
+                unfinished, lambda carry: (carry[0] + 1, advance(carry[1])), (jnp.asarray(0), start)
+            )
+            return end, count, tuning.turning_time
+
+        def unfinished_or_learning(carry):
+            count, turn, state, _ = carry
+            onwards = tuning.is_learning & (turn == 0) & (count < _MOST_STEPS)
+            return ((count < num_steps) | onwards) & ~state.failed
+
+        def follow(carry):
+            # Beyond `num_steps` the trajectory is followed only to see it turn.
+            count, turn, state, end = carry
+            state = advance(state)
+            end = jax.tree.map(lambda a, b: jnp.where(count < num_steps, a, b), state, end)
+            turned = (state.position - start.position) @ state.momentum < 0
+            return count + 1, jnp.where((turn == 0) & turned, count + 1, turn), state, end
+
+        count, turn, _, end = jax.lax.while_loop(
+            unfinished_or_learning, follow, (jnp.asarray(0), jnp.asarray(0), start, start)
+        )
+        # One that fails before it turns tells nothing.
+        turned = tuning.is_learning & ((turn > 0) | (count == _MOST_STEPS))
+        seen = jnp.where(turn > 0, turn, count) * tuning.step_size
+        return end, count, jnp.where(turned, seen, tuning.turning_time)
 
 
 def chmc(

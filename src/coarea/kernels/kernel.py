@@ -1,7 +1,7 @@
 """What every kernel shares: its state, the record of a transition, and the `(init, step)` pair."""
 
 from abc import abstractmethod
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -19,6 +19,8 @@ from coarea.precision import require_float64
 # An energy error above this is a divergence, as in Stan and BlackJAX.
 DIVERGENCE = 1000.0
 
+Mass = Literal["identity", "diagonal"]
+
 
 class TransitionInfo(NamedTuple):
     """What happened in one transition; every kind of failure has its flag."""
@@ -32,18 +34,33 @@ class TransitionInfo(NamedTuple):
     num_integration_steps: Int[Array, ""]
     num_projection_iterations: Int[Array, ""]
     tree_depth: Int[Array, ""]
+    turning_time: Float[Array, ""]
+
+
+class Tuning(NamedTuple):
+    """What a kernel runs with, and warm-up finds: one chain's.
+
+    `turning_time` is how long trajectories take to turn back, for a kernel that is not told their
+    length; while it `is_learning`, each is followed until it does.
+    """
+
+    step_size: Float[Array, ""]
+    turning_time: Float[Array, ""]
+    is_learning: Bool[Array, ""]
 
 
 class AbstractKernel(eqx.Module):
-    """A kernel's settings. The step size is passed to each step, so that it can be adapted.
+    """A kernel's settings. What can be adapted is passed to each step.
 
-    A `step_size` that is given is used as it is.
+    A `step_size` that is given is used as it is. `mass="diagonal"` lets warm-up measure every input
+    in units of its standard deviation.
     """
 
     integrator: eqx.AbstractVar[Rattle]
     geodesic_steps: eqx.AbstractVar[int]
     step_size: eqx.AbstractVar[float | None]
     target_acceptance: eqx.AbstractVar[float]
+    mass: eqx.AbstractVar[Mass]
 
     def __check_init__(self):
         check_step_size(self.step_size)
@@ -52,6 +69,15 @@ class AbstractKernel(eqx.Module):
             raise SettingError(
                 f"target_acceptance={self.target_acceptance}: it is a probability, such as 0.8."
             )
+        if self.mass not in ("identity", "diagonal"):
+            raise SettingError(f"mass={self.mass!r}: choose 'identity' or 'diagonal'.")
+
+    @property
+    def adapts(self) -> str | None:
+        """What has to be found by warm-up, in words. Nothing, if everything was given."""
+        if self.step_size is None:
+            return "step_size"
+        return None
 
     def init(self, target: AbstractTarget, u: Float[Array, " M"]) -> PhaseState:
         """The state of a chain at u."""
@@ -67,7 +93,7 @@ class AbstractKernel(eqx.Module):
         target: AbstractTarget,
         key: Key[Array, ""],
         state: PhaseState,
-        step_size: Float[Array, ""],
+        tuning: Tuning,
     ) -> tuple[PhaseState, TransitionInfo]:
         """One transition that leaves the target invariant."""
 
@@ -110,6 +136,7 @@ def as_algorithm(kernel: AbstractKernel, target: AbstractTarget, step_size) -> S
 
     def step(rng_key, state):
         require_float64("a kernel on a manifold")
-        return kernel.step(target, rng_key, state, step_size)
+        tuning = Tuning(jnp.asarray(step_size), jnp.asarray(jnp.inf), jnp.asarray(False))
+        return kernel.step(target, rng_key, state, tuning)
 
     return SamplingAlgorithm(init, step)

@@ -4,12 +4,14 @@ from blackjax.base import SamplingAlgorithm
 
 from coarea.dynamics import Rattle
 from coarea.kernels.chmc import CHMC, chmc
+from coarea.kernels.kernel import Mass
 from coarea.manifolds import AbstractTarget
 
 
 def Langevin(
     step_size: float | None = None,
     target_acceptance: float = 0.6,
+    mass: Mass = "identity",
     integrator: Rattle = Rattle(),
 ) -> CHMC:
     """The one-step case of `CHMC`: cheap transitions that explore by diffusion."""
@@ -17,6 +19,7 @@ def Langevin(
         num_steps=1,
         step_size=step_size,
         target_acceptance=target_acceptance,
+        mass=mass,
         integrator=integrator,
     )
 

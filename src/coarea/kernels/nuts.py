@@ -11,6 +11,7 @@ from coarea.dynamics.rattle import PhaseState
 from coarea.kernels.kernel import (
     DIVERGENCE,
     AbstractKernel,
+    Mass,
     TransitionInfo,
     as_algorithm,
     check_positive_count,
@@ -29,6 +30,7 @@ class NUTS(AbstractKernel):
     geodesic_steps: int = eqx.field(static=True, default=1)
     step_size: float | None = None
     target_acceptance: float = 0.8
+    mass: Mass = eqx.field(static=True, default="identity")
     integrator: Rattle = Rattle()
 
     def __check_init__(self):
@@ -38,7 +40,7 @@ class NUTS(AbstractKernel):
         """A quarter turn: two steps and the trajectory comes back."""
         return self.integrator.flow_for(target).quarter_turn
 
-    def step(self, target, key, state, step_size):  # noqa: D102
+    def step(self, target, key, state, tuning):  # noqa: D102
         momentum_key, tree_key = jax.random.split(key)
 
         def integrate(state: PhaseState, step_size):
@@ -49,7 +51,7 @@ class NUTS(AbstractKernel):
             integrate, _kinetic_energy, _is_turning, self.max_tree_depth, DIVERGENCE
         )
         start = self.integrator.refresh(momentum_key, state)
-        chosen, tree = propose(tree_key, start, step_size)
+        chosen, tree = propose(tree_key, start, tuning.step_size)
         ends = tree.trajectory_leftmost_state, tree.trajectory_rightmost_state
         return chosen, TransitionInfo(
             acceptance_rate=tree.acceptance_rate,
@@ -61,6 +63,7 @@ class NUTS(AbstractKernel):
             num_integration_steps=tree.num_integration_steps,
             num_projection_iterations=ends[0].iterations + ends[1].iterations,
             tree_depth=tree.num_trajectory_expansions,
+            turning_time=tuning.turning_time,
         )
 
 

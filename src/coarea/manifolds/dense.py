@@ -51,6 +51,13 @@ class Dense(AbstractShape[DenseLinearisation]):
 
     mode: Literal["forward", "reverse"] = eqx.field(static=True)
 
+    def chains_together(self, num_chains):
+        """One: on the CPU, XLA's batched products and factors take longer than the same in turn.
+
+        Also, jaxlib's batched LU can deadlock when two threads call it at once.
+        """
+        return 1
+
     @classmethod
     def for_size(cls, num_constraints: int, num_inputs: int) -> "Dense":
         """The cheaper mode: a cotangent costs about twice a tangent, and holds on to memory."""

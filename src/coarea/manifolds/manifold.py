@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from jaxtyping import Array
 
 from coarea.errors import ModelError
 from coarea.manifolds.dense import Dense
-from coarea.manifolds.target import AbstractTarget, Evaluation
+from coarea.manifolds.target import AbstractTarget, Evaluation, in_own_units
 from coarea.manifolds.validation import check_derivatives, check_digits
 from coarea.precision import in_float64
 
@@ -36,12 +37,14 @@ class Manifold(AbstractTarget):
     _num_constraints: int = eqx.field(static=True)
     _extent: np.ndarray
     _scale: np.ndarray
+    units: Array | None
 
     @in_float64
     def __init__(self, constraint: Callable, log_density: Callable, *, point: Any):
         self.constraint = constraint
         self.log_density = log_density
         self.point = _as_arrays(point)
+        self.units = None
         flat = self._flat_point
         self._extent = np.asarray(float(jnp.max(jnp.abs(flat))) or 1.0)
         residual = jax.eval_shape(lambda u: self._residual(u), flat)
@@ -69,7 +72,7 @@ class Manifold(AbstractTarget):
         return ravel_pytree(self.point)[0].astype(float)
 
     def _unravel(self, u):
-        return ravel_pytree(self.point)[1](u.astype(float))
+        return ravel_pytree(self.point)[1](in_own_units(u, self.units).astype(float))
 
     def _residual(self, u):
         parts = [jnp.ravel(x) for x in jax.tree.leaves(self.constraint(self._unravel(u)))]
@@ -92,11 +95,18 @@ class Manifold(AbstractTarget):
 
     @property
     def extent(self):  # noqa: D102
-        return jnp.asarray(self._extent, float)
+        extent = jnp.asarray(self._extent, float)
+        return extent if self.units is None else jnp.max(extent / self.units)
 
     @property
     def is_standard_normal(self):  # noqa: D102
         return False
+
+    def chains_together(self, num_chains):  # noqa: D102
+        return self.shape.chains_together(num_chains)
+
+    def in_units(self, units):  # noqa: D102
+        return eqx.tree_at(lambda t: t.units, self, units, is_leaf=lambda x: x is None)
 
     def residual(self, u):  # noqa: D102
         return self._residual(u)
@@ -106,7 +116,19 @@ class Manifold(AbstractTarget):
 
     def evaluate(self, u):  # noqa: D102
         value, gradient = jax.value_and_grad(self._log_density)(u)
-        return Evaluation(self.linearise(u), value, gradient)
+        if self.units is None:
+            return Evaluation(self.linearise(u), value, gradient)
+        # The manifold's own measure changes with the units, by the ratio of the determinants.
+        here, here_gradient = self.shape.linearise_and_differentiate(self._residual, u)
+        own = self.in_units(None)
+        there, there_gradient = self.shape.linearise_and_differentiate(
+            own._residual, self.units * u
+        )
+        return Evaluation(
+            here,
+            value + there.half_log_det() - here.half_log_det(),
+            gradient + self.units * there_gradient - here_gradient,
+        )
 
     def guess(self, key):
         """The given point, moved at random, by anything from all to a thousandth of its size.
@@ -114,8 +136,9 @@ class Manifold(AbstractTarget):
         Chains must not all start at one place, and far from the point the density may be zero.
         """
         distance_key, direction_key = jax.random.split(key)
-        distance = self.extent * 10 ** (-3 * jax.random.uniform(distance_key, dtype=float))
-        return self._flat_point + distance * jax.random.normal(direction_key, (self.num_inputs,))
+        distance = self._extent * 10 ** (-3 * jax.random.uniform(distance_key, dtype=float))
+        moved = self._flat_point + distance * jax.random.normal(direction_key, (self.num_inputs,))
+        return moved if self.units is None else moved / self.units
 
     def latents(self, u):
         """The point by the names of its dictionary; `point` if it is a bare array."""

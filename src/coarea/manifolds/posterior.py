@@ -1,6 +1,7 @@
 """`Posterior`: a generator's inputs given that some of its outputs take observed values."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import equinox as eqx
 import jax
@@ -9,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from coarea.generators import Generator
-from coarea.manifolds.target import AbstractShape, AbstractTarget, Evaluation
+from coarea.manifolds.target import AbstractShape, AbstractTarget, Evaluation, in_own_units
 
 
 class Observation(eqx.Module):
@@ -40,6 +41,7 @@ class Posterior(AbstractTarget):
     generator: Generator
     observations: tuple[Observation, ...]
     shape: AbstractShape
+    units: Float[Array, " M"] | None = None
 
     @property
     def num_inputs(self):  # noqa: D102
@@ -59,15 +61,21 @@ class Posterior(AbstractTarget):
 
     @property
     def is_standard_normal(self):  # noqa: D102
-        return self.generator.inputs.is_standard_normal
+        return self.units is None and self.generator.inputs.is_standard_normal
 
     @property
     def observed(self) -> Mapping[str, np.ma.MaskedArray]:
         """The data by name, missing values masked."""
         return {o.name: _as_given(o) for o in self.observations}
 
+    def chains_together(self, num_chains):  # noqa: D102
+        return self.shape.chains_together(num_chains)
+
+    def in_units(self, units):  # noqa: D102
+        return replace(self, units=units)
+
     def residual(self, u):  # noqa: D102
-        outputs = self.generator.outputs(u)
+        outputs = self._outputs(u)
         return jnp.concatenate([o.residual(outputs[o.name]) for o in self.observations])
 
     def linearise(self, u):  # noqa: D102
@@ -75,7 +83,7 @@ class Posterior(AbstractTarget):
 
     def evaluate(self, u):  # noqa: D102
         linearisation, volume_gradient = self.shape.linearise_and_differentiate(self.residual, u)
-        log_base, base_gradient = jax.value_and_grad(self.generator.inputs.log_density)(u)
+        log_base, base_gradient = jax.value_and_grad(self._log_base)(u)
         return Evaluation(
             linearisation,
             log_base - linearisation.half_log_det(),
@@ -84,15 +92,22 @@ class Posterior(AbstractTarget):
 
     def guess(self, key):
         """A draw from the prior."""
-        return self.generator.inputs.draw(key)
+        drawn = self.generator.inputs.draw(key)
+        return drawn if self.units is None else drawn / self.units
 
     def latents(self, u):
         """The outputs that were not observed, or only in part."""
         whole = {o.name for o in self.observations if o.index is None}
-        return {k: v for k, v in self.generator.outputs(u).items() if k not in whole}
+        return {k: v for k, v in self._outputs(u).items() if k not in whole}
 
     def inputs(self, u):  # noqa: D102
-        return self.generator.inputs.values(u)
+        return self.generator.inputs.values(in_own_units(u, self.units))
+
+    def _outputs(self, u):
+        return self.generator.outputs(in_own_units(u, self.units))
+
+    def _log_base(self, u):
+        return self.generator.inputs.log_density(in_own_units(u, self.units))
 
     def describe(self, constraint):  # noqa: D102
         for observation in self.observations:

@@ -54,6 +54,13 @@ class AbstractShape(eqx.Module, Generic[L]):
     """How a Jacobian is laid out, and so how it is computed and factored."""
 
     @abstractmethod
+    def chains_together(self, num_chains: int) -> int:
+        """How many of the chains are best run as one vectorised group on a CPU.
+
+        A chain's last bits depend on it, so it must not follow the machine.
+        """
+
+    @abstractmethod
     def linearise(self, constraint: Callable, u: Float[Array, " M"]) -> L:
         """The constraint linearised at u."""
 
@@ -101,6 +108,17 @@ class AbstractTarget(eqx.Module):
         """Whether the density is that of independent standard normals times |J Jᵀ|^(−½)."""
 
     @abstractmethod
+    def chains_together(self, num_chains: int) -> int:
+        """How many of the chains are best run as one vectorised group on a CPU."""
+
+    @abstractmethod
+    def in_units(self, units: Float[Array, " M"] | None) -> Self:
+        """The same distribution with every element of a position measured in a unit of its own.
+
+        This is what a diagonal mass matrix amounts to. A shape stays what it is.
+        """
+
+    @abstractmethod
     def residual(self, u: Float[Array, " M"]) -> Float[Array, " N"]:
         """The constraint function c, zero on the manifold."""
 
@@ -127,3 +145,8 @@ class AbstractTarget(eqx.Module):
     @abstractmethod
     def describe(self, constraint: int) -> str:
         """The name of one constraint, for messages: `y[3, 0]`."""
+
+
+def in_own_units(u: Float[Array, " M"], units: Float[Array, " M"] | None) -> Float[Array, " M"]:
+    """The position that the user's functions see."""
+    return u if units is None else units * u

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from coarea.dynamics.rattle import PhaseState
-from coarea.kernels.kernel import AbstractKernel, TransitionInfo
+from coarea.kernels.kernel import AbstractKernel, TransitionInfo, Tuning
 from coarea.manifolds import AbstractTarget
-from coarea.sampling.warmup import Adaptation, StepSizeWarmup
+from coarea.manifolds.target import in_own_units
+from coarea.sampling.warmup import Adaptation, Learnt, Warmup
 
 
 class Chain(NamedTuple):
@@ -20,6 +21,13 @@ class Chain(NamedTuple):
     state: PhaseState
     adaptation: Adaptation
     transition: Int[Array, ""]
+
+
+class Ended(NamedTuple):
+    """Where a chain is and what it has learnt (None: nothing yet): enough to go on from."""
+
+    position: Float[Array, " M"]
+    learnt: Learnt | None
 
 
 class Stats(NamedTuple):
@@ -49,15 +57,19 @@ class Plan(eqx.Module):
     """The settings that decide which program is compiled."""
 
     kernel: AbstractKernel
-    warmup: StepSizeWarmup
+    warmup: Warmup
     given_step: Float[Array, ""] | None
     keep_inputs: bool = eqx.field(static=True)
 
-    def step_size(self, chain: Chain) -> Float[Array, ""]:
-        """The step size given by the user, or the one that warm-up has reached."""
-        if self.given_step is not None:
-            return self.given_step
-        return self.warmup.step_size(chain.adaptation, chain.transition)
+    def tuning(self, chain: Chain) -> Tuning:
+        """What warm-up has reached, but the step size that the user gave."""
+        tuning = self.warmup.tuning(chain.adaptation, chain.transition)
+        return tuning if self.given_step is None else tuning._replace(step_size=self.given_step)
+
+    def learnt(self, adaptation: Adaptation) -> Learnt:
+        """What the draws are made with."""
+        learnt = self.warmup.learnt(adaptation)
+        return learnt if self.given_step is None else learnt._replace(step_size=self.given_step)
 
     def report(self, target: AbstractTarget, u: Float[Array, " M"]):
         """What is kept of a position: latents, and inputs if they are wanted."""
@@ -66,15 +78,32 @@ class Plan(eqx.Module):
 
 @eqx.filter_jit
 def begin(
-    plan: Plan, target: AbstractTarget, keys: Key[Array, " chains"], u: Float[Array, "chains M"]
+    plan: Plan,
+    target: AbstractTarget,
+    keys: Key[Array, " chains"],
+    u: Float[Array, "chains M"],
+    learnt: Learnt | None,
 ) -> Chain:
-    """Chains at their start points."""
+    """Chains at their start points, with what was learnt of them earlier."""
 
-    def one(key, u):
-        state = plan.kernel.init(target, u)
-        return Chain(key, state, plan.warmup.init(), jnp.asarray(0))
+    def one(key, u, learnt):
+        warmup = plan.warmup
+        adaptation = warmup.init(u.size) if learnt is None else warmup.resume(learnt)
+        state = plan.kernel.init(*_in_units(target, u, adaptation.units))
+        return Chain(key, state, adaptation, jnp.asarray(0))
 
-    return _for_each_chain(one)(keys, u)
+    return _for_each_chain(one)(keys, u, learnt)
+
+
+@eqx.filter_jit
+def end(plan: Plan, chains: Chain) -> Ended:
+    """How chains can be taken up again later."""
+
+    def one(chain: Chain):
+        u = in_own_units(chain.state.position, chain.adaptation.units)
+        return Ended(u, plan.learnt(chain.adaptation))
+
+    return _for_each_chain(one)(chains)
 
 
 @eqx.filter_jit
@@ -107,11 +136,17 @@ def _for_each_chain(function):
 
 def _advance_one(plan: Plan, target: AbstractTarget, chain: Chain, count):
     def transition(chain: Chain):
-        step_size = plan.step_size(chain)
+        tuning = plan.tuning(chain)
         key = jax.random.fold_in(chain.key, chain.transition)
-        state, info = plan.kernel.step(target, key, chain.state, step_size)
-        adaptation = plan.warmup.update(chain.adaptation, info, chain.transition)
-        draw = Block(*plan.report(target, state.position), _stats(target, state, info, step_size))
+        units = chain.adaptation.units
+        measured = target if units is None else target.in_units(units)
+        state, info = plan.kernel.step(measured, key, chain.state, tuning)
+        u = in_own_units(state.position, units)
+        adaptation = plan.warmup.update(chain.adaptation, info, u, chain.transition)
+        stats = _stats(target, state, info, tuning.step_size)
+        if units is not None:
+            state = _measured_anew(plan, target, state, u, adaptation.units, chain.transition)
+        draw = Block(*plan.report(target, u), stats)
         return Chain(chain.key, state, adaptation, chain.transition + 1), draw
 
     def body(i, carry):
@@ -124,6 +159,21 @@ def _advance_one(plan: Plan, target: AbstractTarget, chain: Chain, count):
         lambda x: jnp.zeros((length, *x.shape), x.dtype), jax.eval_shape(transition, chain)[1]
     )
     return jax.lax.fori_loop(0, count, body, (chain, empty))
+
+
+def _in_units(target, u, units):
+    """The target and a position in given units."""
+    return (target, u) if units is None else (target.in_units(units), u / units)
+
+
+def _measured_anew(plan, target, state, u, units, transition):
+    """The state in a new window's units; else, for `vmap`'s sake, a loop that is not entered."""
+
+    def remeasure(carry):
+        return False, plan.kernel.init(*_in_units(target, u, units))
+
+    begins = (transition < plan.warmup.length) & plan.warmup.starts_window(transition)
+    return jax.lax.while_loop(lambda carry: carry[0], remeasure, (begins, state))[1]
 
 
 def _stats(target, state: PhaseState, info: TransitionInfo, step_size) -> Stats:

@@ -2,16 +2,23 @@
 
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from coarea.manifolds import AbstractTarget, Posterior
-from coarea.sampling.chains import Block
+from coarea.sampling.chains import Block, Ended
+from coarea.sampling.warmup import Learnt
 
 if TYPE_CHECKING:
     from xarray import DataTree
+
+
+# The group that holds how the chains ended.
+_ADAPTED = "adapted"
+T = TypeVar("T")
 
 
 def gather(groups: Sequence[Sequence[Block]], chains: int) -> Block:
@@ -23,9 +30,29 @@ def gather(groups: Sequence[Sequence[Block]], chains: int) -> Block:
     )
 
 
-def as_datatree(target: AbstractTarget, block: Block, attributes: dict[str, Any]) -> "DataTree":
-    """Latents, sample statistics, data and, if kept, inputs."""
+def joined(parts: Sequence[T], chains: int) -> T:
+    """Groups' arrays with a row for each chain as one."""
+    return jax.tree.map(lambda *x: np.concatenate(x)[:chains], *parts)
+
+
+def is_result(start: Any) -> bool:
+    """Whether this is what an earlier call returned."""
+    return _ADAPTED in getattr(start, "children", {})
+
+
+def ended(draws: "DataTree") -> Ended:
+    """How the chains of an earlier call ended."""
+    known = {str(name): x.values for name, x in draws[_ADAPTED].data_vars.items()}
+    position = known.pop("position")
+    return Ended(jnp.asarray(position), Learnt(**{"units": None, **known}))
+
+
+def as_datatree(
+    target: AbstractTarget, block: Block, ends: Ended, attributes: dict[str, Any]
+) -> "DataTree":
+    """Latents, sample statistics, what was adapted, data and, if kept, inputs."""
     import arviz_base
+    import xarray as xr
 
     data: dict[str, dict[str, Any]] = {
         "posterior": dict(block.latents),
@@ -40,6 +67,18 @@ def as_datatree(target: AbstractTarget, block: Block, attributes: dict[str, Any]
         "inference_library_version": version("coarea"),
         **attributes,
     }
-    return arviz_base.from_dict(
+    result = arviz_base.from_dict(
         data, sample_dims=["chain", "draw"], attrs={"/": about, "posterior": about}
     )
+    assert ends.learnt is not None
+    adapted = {"position": ends.position, **ends.learnt._asdict()}
+    result[_ADAPTED] = xr.DataTree(
+        xr.Dataset(
+            {
+                name: (("chain", "input")[: np.ndim(values)], np.asarray(values))
+                for name, values in adapted.items()
+                if values is not None
+            }
+        )
+    )
+    return result

@@ -13,6 +13,7 @@ import numpy as np
 from coarea.manifolds import AbstractTarget
 from coarea.precision import Precision, computing_in
 from coarea.sampling.chains import Block, Chain, Plan, advance
+from coarea.sampling.places import Place
 from coarea.sampling.progress import Report
 
 # Long enough that starting a block costs nothing, short enough for progress to be seen.
@@ -22,7 +23,8 @@ _SECONDS_PER_BLOCK = 0.2
 class Group:
     """Chains that advance together, and what they have brought so far."""
 
-    def __init__(self, chains: Chain, warmup: int, draws: int, longest_block: int):
+    def __init__(self, place: Place, chains: Chain, warmup: int, draws: int, longest_block: int):
+        self.place = place
         self.chains = chains
         self._longest_block = longest_block
         self.blocks: list[Block] = []
@@ -76,7 +78,7 @@ def run_groups(
     """
 
     def work(group: Group) -> Report:
-        with computing_in(precision):
+        with computing_in(precision), group.place.active():
             return group.advance(plan, target)
 
     pending: dict[Future, Group] = {}

@@ -1,6 +1,5 @@
 """`sample`: exact posterior draws from a target, with no tuning asked of the user."""
 
-import math
 import time
 import warnings
 from typing import TYPE_CHECKING, Literal
@@ -8,8 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import ArrayLike
 
 from coarea.diagnostics import diagnose
 from coarea.errors import DataError, SamplingWarning, SettingError
@@ -17,21 +15,17 @@ from coarea.kernels import NUTS
 from coarea.kernels.kernel import AbstractKernel
 from coarea.manifolds import AbstractTarget
 from coarea.precision import Precision, computing_in
-from coarea.sampling.chains import Plan, begin, longest_block
+from coarea.sampling.chains import Ended, Plan, begin, end, longest_block
+from coarea.sampling.places import Devices, places_for
 from coarea.sampling.progress import Display
-from coarea.sampling.results import as_datatree, gather
+from coarea.sampling.results import as_datatree, ended, gather, is_result, joined
 from coarea.sampling.run import Group, run_groups
 from coarea.sampling.settings import check_count, check_target, one_blas_thread
-from coarea.sampling.start import chain_keys, check_given, check_starts, improve, search
-from coarea.sampling.warmup import StepSizeWarmup
+from coarea.sampling.start import check_given, check_starts, improve, search
+from coarea.sampling.warmup import Warmup
 
 if TYPE_CHECKING:
     from xarray import DataTree
-
-# Chains in a vectorised group. A chain's draws depend on it, so it does not follow the machine.
-# One, for dense linear algebra: on the CPU, XLA's batched products and factors take longer than
-# the same ones in turn, and jaxlib's batched LU can deadlock when two threads call it at once.
-GROUP = 1
 
 
 def sample(
@@ -42,8 +36,9 @@ def sample(
     chains: int = 4,
     seed: int = 0,
     kernel: AbstractKernel = NUTS(),
-    start: ArrayLike | None = None,
+    start: "ArrayLike | DataTree | None" = None,
     keep: Literal["inputs"] | None = None,
+    devices: Devices = None,
     precision: Precision = "float64",
     progress: bool = True,
 ) -> "DataTree":
@@ -51,8 +46,13 @@ def sample(
 
     Returns an `xarray.DataTree` in ArviZ's layout: `posterior` holds every latent output by its
     name, `sample_stats` how each transition went, `observed_data` the data; `keep="inputs"` adds
-    the random inputs themselves. The same seed gives the same draws. Ctrl-C returns the draws made
-    so far.
+    the random inputs themselves; `adapted` what warm-up found. The same seed gives the same draws.
+    Ctrl-C returns the draws made so far.
+
+    `start` takes a point for each chain (`find_start`), or the draws of an earlier call, to go on
+    from where its chains ended with what they had learnt, `warmup=0` and another seed. `devices` is
+    `"cpu"`, `"gpu"` or a list of `jax.devices()`: on a CPU chains run in a thread per core, on an
+    accelerator all at once.
 
     >>> import coarea as co
     >>> model = co.Generator(lambda u: {"z": u["z"], "y": u["z"] ** 3 + u["n"]}, {"z": (), "n": ()})
@@ -61,29 +61,24 @@ def sample(
     >>> draws.posterior["z"].shape
     (2, 500)
     """
-    _check(target, draws, warmup, chains, seed, kernel, keep)
-    # Chains of a group that is not full are run and left out: the program stays the same.
-    padded = math.ceil(chains / GROUP) * GROUP
+    _check(target, draws, warmup, chains, seed, kernel, start, keep)
+    places = places_for(target, chains, devices)
     began = time.perf_counter()
     with (
         computing_in(precision),
         one_blas_thread(),
-        Display(progress, (warmup + draws) * padded) as display,
+        Display(progress, (warmup + draws) * sum(len(place.chains) for place in places)) as display,
     ):
-        members = [slice(first, first + GROUP) for first in range(0, padded, GROUP)]
-        keys = jax.vmap(lambda i: chain_keys(jax.random.key(seed), i))(jnp.arange(padded))
-        u = _starts(target, keys.start, start, chains, members, kernel)
+        starts = _starts(target, places, seed, start, chains, kernel)
         display.compiling()
         plan = _plan(target, kernel, warmup, keep == "inputs")
-        longest = longest_block(plan, target)
-        groups = [
-            Group(begin(plan, target, keys.run[i], u[i]), warmup, draws, longest) for i in members
-        ]
+        groups = _groups(plan, target, places, seed, starts, warmup, draws)
         complete = run_groups(groups, plan, target, precision, display.update)
-    drawn = [group.blocks for group in groups if group.blocks]
-    if not drawn:
-        raise KeyboardInterrupt("interrupted during warm-up: no draw had been made yet.")
-    block = gather(drawn, chains)
+        drawn = [group for group in groups if group.blocks]
+        if not drawn:
+            raise KeyboardInterrupt("interrupted during warm-up: no draw had been made yet.")
+        block = gather([group.blocks for group in drawn], chains)
+        ends = joined([end(plan, group.chains) for group in drawn], chains)
     if not complete:
         warnings.warn(
             f"interrupted: {block.stats.lp.shape[1]} of {draws} draws from "
@@ -92,7 +87,7 @@ def sample(
             stacklevel=2,
         )
     about = {"seed": seed, "tuning_steps": warmup, "sampling_time": time.perf_counter() - began}
-    result = as_datatree(target, block, about)
+    result = as_datatree(target, block, ends, about)
     if problems := diagnose(result).problems:
         warnings.warn(
             f"{' '.join(problem.seen for problem in problems)} "
@@ -103,36 +98,54 @@ def sample(
     return result
 
 
-def _starts(target, keys, given, chains, members, kernel) -> Float[Array, "chains M"]:
-    """A point on the manifold for each chain, searched for or moved there from the user's."""
+def _starts(target, places, seed, given, chains, kernel) -> list[Ended]:
+    """For each place, points on the manifold: searched for, the user's, or an earlier run's."""
     tolerance = kernel.integrator.tolerance_for(jnp.zeros(()).dtype)
-    if given is None:
-        found = [search(target, keys[i], tolerance) for i in members]
-    else:
-        u = check_given(target, given, chains)
-        u = jnp.asarray(np.resize(u, (len(keys), target.num_inputs)))
-        found = [improve(target, u[i], tolerance) for i in members]
-    starts = jax.tree.map(lambda *x: jnp.concatenate(x), *found)
-    check_starts(target, jax.tree.map(lambda x: x[:chains], starts), tolerance)
-    return starts.u
+    if is_result(given):
+        given = ended(given)
+        check_given(target, given.position, chains)
+        return [place.put(given) for place in places]
+    found = []
+    for place in places:
+        if given is None:
+            found.append(search(target, place.keys(seed).start, tolerance))
+        else:
+            u = jnp.asarray(check_given(target, given, chains))
+            found.append(improve(target, place.put(u), tolerance))
+    check_starts(target, joined(found, chains), tolerance)
+    return [Ended(start.u, None) for start in found]
+
+
+def _groups(plan, target, places, seed, starts, warmup, draws) -> list[Group]:
+    longest = longest_block(plan, target)
+    groups = []
+    for place, (u, learnt) in zip(places, starts, strict=True):
+        with place.active():
+            chains = begin(plan, target, place.keys(seed).run, u, learnt)
+        groups.append(Group(place, chains, warmup, draws, longest))
+    return groups
 
 
 def _plan(target, kernel, warmup, keep_inputs) -> Plan:
+    adapts_units = kernel.mass == "diagonal"
+    if adapts_units:
+        target = target.in_units(jnp.ones(target.num_inputs))
     # What may change from call to call is an array, so that it needs no new compilation.
     return Plan(
         eqx.tree_at(lambda k: k.step_size, kernel, None, is_leaf=lambda x: x is None),
-        StepSizeWarmup(
+        Warmup(
             kernel.target_acceptance,
             kernel.longest_step(target),
             jnp.asarray(warmup),
             target.extent,
+            adapts_units,
         ),
         None if kernel.step_size is None else jnp.asarray(kernel.step_size, float),
         keep_inputs,
     )
 
 
-def _check(target, draws, warmup, chains, seed, kernel, keep) -> None:
+def _check(target, draws, warmup, chains, seed, kernel, start, keep) -> None:
     check_target(target, "sample")
     if not isinstance(kernel, AbstractKernel):
         raise SettingError(f"kernel={kernel!r}: give a kernel such as coarea.NUTS().")
@@ -143,10 +156,11 @@ def _check(target, draws, warmup, chains, seed, kernel, keep) -> None:
         ("seed", seed, 0),
     ):
         check_count(name, value, least)
-    if kernel.step_size is None and warmup < 20:
+    if kernel.adapts and warmup < 20 and not is_result(start):
         raise SettingError(
-            f"warmup={warmup} is too short to find a step size (20 is the least, 500 the default): "
-            "give more, or a kernel with a step_size."
+            f"warmup={warmup} is too short to find {kernel.adapts} (20 is the least, 500 the "
+            f"default): give more, or a kernel with its {kernel.adapts}, or start=draws of an "
+            "earlier run."
         )
     if keep not in (None, "inputs"):
         raise SettingError(f"keep={keep!r}: choose 'inputs' or None.")

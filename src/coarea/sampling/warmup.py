@@ -1,41 +1,77 @@
-"""Step-size warm-up: dual averaging towards a wanted acceptance and a bearable rate of failures."""
+"""Warm-up: what a chain learns of its step size, its trajectories' length and its inputs' units.
+
+The step size follows two dual averagings, towards a wanted acceptance and a bearable rate of
+failures. They begin where doubling or halving has found a step of the right order.
+"""
 
 from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from blackjax.adaptation.mass_matrix import WelfordAlgorithmState, welford_algorithm
 from blackjax.adaptation.step_size import DualAveragingAdaptationState, dual_averaging_adaptation
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from coarea.kernels.kernel import TransitionInfo
+from coarea.kernels.kernel import TransitionInfo, Tuning
 
-# Where the search begins, relative to the size of a position. Failures shrink it fast, acceptances
-# let it grow.
+# Where the search begins, relative to the size of a position.
 _FIRST_STEP = 0.1
+# The first trajectories of a kernel that learns their length: this many steps to the turn.
+_FIRST_STEPS = 10
 # Failed trajectories are rejected, so that they bias nothing, but near places where many fail the
 # chain is slow, which acceptance alone does not show.
 _WANTED_SUCCESS = 0.995
+# Each window of a warm-up, as fractions of it, begins afresh, so that what was right on the way
+# from the start point to where the posterior lies does not weigh on the result.
+_WINDOWS = (0.25,)
+_WINDOWS_WITH_UNITS = (0.15, 0.3, 0.55, 0.8)
+# Transitions' worth of weight that equal units have against those measured.
+_EQUAL_UNITS = 5
+
+_welford = welford_algorithm(is_diagonal_matrix=True)
+
+
+class Search(NamedTuple):
+    """Doubling (+1) or halving (−1) a step size until it is too large, or no longer is."""
+
+    step_size: Float[Array, ""]
+    direction: Int[Array, ""]
+    is_over: Bool[Array, ""]
 
 
 class Adaptation(NamedTuple):
-    """Two searches for a step size, one by acceptance and one by failures. The smaller is used."""
+    """All that a chain has learnt.
 
+    Of the two searches for a step size, one by acceptance and one by failures, the smaller is used.
+    `units` and what they are estimated from are None where every input has unit one.
+    """
+
+    search: Search
     by_acceptance: DualAveragingAdaptationState
     by_failures: DualAveragingAdaptationState
+    turning_time: Float[Array, ""]
+    age: Int[Array, ""]  # transitions since this window began
+    units: Float[Array, " M"] | None
+    spread: WelfordAlgorithmState | None
 
 
-class StepSizeWarmup(eqx.Module):
-    """Adapts one chain's step size during its first `length` transitions.
+class Learnt(NamedTuple):
+    """What is left to know of a warm-up: with it a run can be taken up again without another."""
 
-    The searches restart once, after a quarter of them, so that what was right on the way from the
-    start point to where the posterior lies does not weigh on the result.
-    """
+    step_size: Float[Array, ""]
+    turning_time: Float[Array, ""]
+    units: Float[Array, " M"] | None
+
+
+class Warmup(eqx.Module):
+    """Adapts one chain during its first `length` transitions."""
 
     target_acceptance: float
     longest_step: float
     length: Int[Array, ""]
     extent: Float[Array, ""]
+    adapts_units: bool = eqx.field(static=True)
 
     @property
     def _searches(self):
@@ -43,38 +79,125 @@ class StepSizeWarmup(eqx.Module):
         # Failures are rare events: a slower search (larger gamma) averages over more of them.
         return acceptance, dual_averaging_adaptation(_WANTED_SUCCESS, gamma=0.2)
 
-    def init(self) -> Adaptation:
+    def init(self, num_inputs: int) -> Adaptation:
         """The state before the first transition."""
-        first = self._start(jnp.minimum(_FIRST_STEP * self.extent, self.longest_step))
-        # Weakly typed scalars would make the first block a program of its own.
-        return jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), first)
+        first = jnp.minimum(_FIRST_STEP * self.extent, self.longest_step)
+        units = jnp.ones(num_inputs) if self.adapts_units else None
+        return self._window(first, _FIRST_STEPS * first, units)
 
-    def step_size(self, state: Adaptation, transition: Int[Array, ""]) -> Float[Array, ""]:
-        """What to use for a transition: the current trial, or after warm-up the average."""
-        trial = jnp.minimum(state.by_acceptance.log_step_size, state.by_failures.log_step_size)
+    def resume(self, learnt: Learnt) -> Adaptation:
+        """The state with which an earlier run ended, for warm-up to go on from or be over."""
+        state = self._window(learnt.step_size / 10, learnt.turning_time, learnt.units)
+        at = jnp.log(learnt.step_size)
+        known = state.by_acceptance._replace(log_step_size=at, log_step_size_avg=at)
+        search = Search(learnt.step_size, jnp.asarray(0), jnp.asarray(True))
+        return state._replace(search=search, by_acceptance=known, by_failures=known)
+
+    def learnt(self, state: Adaptation) -> Learnt:
+        """What the draws are made with."""
         average = jnp.minimum(
             state.by_acceptance.log_step_size_avg, state.by_failures.log_step_size_avg
         )
-        chosen = jnp.where(transition < self.length, trial, average)
-        return jnp.minimum(jnp.exp(chosen), self.longest_step)
+        step_size = jnp.where(state.search.is_over, jnp.exp(average), state.search.step_size)
+        return Learnt(jnp.minimum(step_size, self.longest_step), state.turning_time, state.units)
+
+    def tuning(self, state: Adaptation, transition: Int[Array, ""]) -> Tuning:
+        """What to use for a transition: the current trial, or after warm-up what was learnt."""
+        is_learning = transition < self.length
+        trial = jnp.minimum(state.by_acceptance.log_step_size, state.by_failures.log_step_size)
+        trial = jnp.where(state.search.is_over, jnp.exp(trial), state.search.step_size)
+        trial = jnp.minimum(trial, self.longest_step)
+        step_size = jnp.where(is_learning, trial, self.learnt(state).step_size)
+        return Tuning(step_size, state.turning_time, is_learning)
+
+    def starts_window(self, transition: Int[Array, ""]) -> Bool[Array, ""]:
+        """Whether learning begins afresh after this transition."""
+        fractions = _WINDOWS_WITH_UNITS if self.adapts_units else _WINDOWS
+        ends = [(fraction * self.length).astype(int) for fraction in fractions]
+        return jnp.any(transition + 1 == jnp.stack(ends))
 
     def update(
-        self, state: Adaptation, info: TransitionInfo, transition: Int[Array, ""]
+        self,
+        state: Adaptation,
+        info: TransitionInfo,
+        position: Float[Array, " M"],
+        transition: Int[Array, ""],
     ) -> Adaptation:
-        """Learn from a transition. After warm-up nothing changes."""
-        (_, by_acceptance, _), (_, by_failures, _) = self._searches
+        """Learn from a transition that led to `position`. After warm-up nothing changes."""
+        tuning = self.tuning(state, transition)
         failed = info.convergence_error | info.non_reversible_step
-        learnt = Adaptation(
-            self._bounded(by_acceptance(state.by_acceptance, info.acceptance_rate)),
-            by_failures(state.by_failures, 1.0 - failed.astype(info.acceptance_rate.dtype)),
+        (init_acceptance, by_acceptance, _), (init_failures, by_failures, _) = self._searches
+        search = self._searched(state.search, info.acceptance_rate, failed)
+        goes_on = state._replace(
+            by_acceptance=self._bounded(by_acceptance(state.by_acceptance, info.acceptance_rate)),
+            by_failures=by_failures(state.by_failures, 1.0 - failed.astype(position.dtype)),
         )
-        restarted = self._start(self.step_size(state, self.length) / 10)
-        learnt = _where(transition == self.length // 4, restarted, learnt)
-        return _where(transition < self.length, learnt, state)
+        begins = state._replace(
+            by_acceptance=init_acceptance(search.step_size),
+            by_failures=init_failures(search.step_size),
+        )
+        age = state.age + 1
+        learnt = _where(state.search.is_over, goes_on, begins)._replace(
+            search=search,
+            age=age,
+            turning_time=state.turning_time + (info.turning_time - state.turning_time) / age,
+        )
+        if state.spread is not None:
+            learnt = learnt._replace(spread=_welford[1](state.spread, position))
+        learnt = _where(self.starts_window(transition), self._next_window(learnt), learnt)
+        return _where(tuning.is_learning, learnt, state)
 
-    def _start(self, step_size) -> Adaptation:
+    def _searched(self, search: Search, acceptance_rate, failed) -> Search:
+        """One more doubling or halving; a step that fails is too long whatever it was worth."""
+        is_short = ~failed & (acceptance_rate >= self.target_acceptance)
+        direction = jnp.where(is_short, 1, -1)
+        is_turn = direction * search.direction < 0
+        step_size = jnp.where(is_short, 2.0, 0.5) * search.step_size
+        # Coming from below the last good step is the one before; from above, the one just tried.
+        step_size = jnp.where(is_turn & is_short, search.step_size, step_size)
+        is_over = is_turn | (step_size >= self.longest_step)
+        found = Search(jnp.minimum(step_size, self.longest_step), direction, is_over)
+        return _where(search.is_over, search, found)
+
+    def _next_window(self, state: Adaptation) -> Adaptation:
+        step_size, turning_time, units = self.learnt(state)
+        if units is None:
+            (by_acceptance, _, _), (by_failures, _, _) = self._searches
+
+            def own(search):
+                # Each from where it was itself: the one that did not decide saw the other's steps
+                # and may be anywhere above. Divided by ten, near which dual averaging looks first.
+                reached = jnp.exp(search.log_step_size_avg)
+                return jnp.minimum(reached, 10 * step_size) / 10
+
+            return self._window(step_size, turning_time, units)._replace(
+                search=state.search,
+                by_acceptance=by_acceptance(own(state.by_acceptance)),
+                by_failures=by_failures(own(state.by_failures)),
+            )
+        variance, count, _ = _welford[2](state.spread)
+        # Only ratios of units matter, so that they are drawn towards their geometric mean: a step
+        # size takes care of what they have in common.
+        measured = 0.5 * jnp.log(variance)
+        weight = count / (count + _EQUAL_UNITS)
+        measured = jnp.exp(weight * measured + (1 - weight) * jnp.mean(measured))
+        units = jnp.where(jnp.all(jnp.isfinite(measured) & (measured > 0)), measured, units)
+        first = jnp.minimum(_FIRST_STEP, self.longest_step)
+        return self._window(first, _FIRST_STEPS * first, units)
+
+    def _window(self, step_size, turning_time, units) -> Adaptation:
         (by_acceptance, _, _), (by_failures, _, _) = self._searches
-        return Adaptation(by_acceptance(step_size), by_failures(step_size))
+        state = Adaptation(
+            Search(step_size, jnp.asarray(0), jnp.asarray(False)),
+            by_acceptance(step_size),
+            by_failures(step_size),
+            turning_time,
+            jnp.asarray(0),
+            units,
+            None if units is None else _welford[0](units.size),
+        )
+        # Weakly typed scalars would make the first block a program of its own.
+        return jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), state)
 
     def _bounded(self, search: DualAveragingAdaptationState) -> DualAveragingAdaptationState:
         """Beyond the longest step a longer one tells nothing new: do not drift away."""
