@@ -5,6 +5,7 @@ from coarea import errors as errors
 from coarea import kernels as kernels
 from coarea.diagnostics import diagnose as diagnose
 from coarea.generators import Generator as Generator
+from coarea.generators import Markov as Markov
 from coarea.kernels import CHMC as CHMC
 from coarea.kernels import NUTS as NUTS
 from coarea.kernels import Langevin as Langevin

@@ -8,7 +8,8 @@ from abc import abstractmethod
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Array, Bool, Float
 
 from coarea.manifolds.target import AbstractLinearisation
 
@@ -67,7 +68,12 @@ class Straight(AbstractFlow):
 
 
 class Rotation(AbstractFlow):
-    """Rotation, the flow of ½|u|² + ½|p|²: for inputs that are all standard normal."""
+    """Rotation, the flow of ½|u|² + ½|p|²: for inputs that are standard normal.
+
+    Those that `normals` leaves out move straight on.
+    """
+
+    normals: Bool[np.ndarray, " M"] | None = None
 
     @property
     def quarter_turn(self):  # noqa: D102
@@ -76,10 +82,18 @@ class Rotation(AbstractFlow):
     def position(self, linearisation, u, p, tau):  # noqa: D102
         # cos τ u + sin τ p, with the component of u along the rows of J left alone: rotating it
         # too would leave the manifold by |u| τ²/2 before the projection begins.
-        return u - (1 - jnp.cos(tau)) * linearisation.project(u) + jnp.sin(tau) * p
+        turned = linearisation.project(self._only_normals(u))
+        return u - (1 - jnp.cos(tau)) * turned + self._or_straight(jnp.sin(tau), tau) * p
 
     def momentum(self, u, end, tau):  # noqa: D102
-        return (jnp.cos(tau) * end - u) / jnp.sin(tau)
+        cos, sin = self._or_straight(jnp.cos(tau), 1.0), self._or_straight(jnp.sin(tau), tau)
+        return (cos * end - u) / sin
 
     def force(self, u, gradient):  # noqa: D102
-        return gradient + u
+        return gradient + self._only_normals(u)
+
+    def _only_normals(self, u):
+        return u if self.normals is None else jnp.where(self.normals, u, 0.0)
+
+    def _or_straight(self, turning, straight):
+        return turning if self.normals is None else jnp.where(self.normals, turning, straight)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from coarea.dynamics.flows import AbstractFlow, Rotation, Straight
@@ -49,8 +50,9 @@ class Rattle(eqx.Module):
 
     `tolerance` bounds the residual relative to the size of the data; the last change of position
     and the reverse check follow it at 10 and 20 times its size, both relative to the position. It
-    defaults to 1e-9 (float64) or 1e-4 (float32). `flow` defaults to the rotation where every input
-    is standard normal, and else to the straight line. Without `reverse_check` the stationary
+    defaults to 1e-9 (float64) or 1e-4 (float32). `solvers` are tried in turn.
+    `flow` defaults to the rotation of the inputs that are standard normal; others move straight on.
+    Without `reverse_check` the stationary
     distribution is not the target: for experiments only.
     """
 
@@ -65,14 +67,17 @@ class Rattle(eqx.Module):
 
     def flow_for(self, target: AbstractTarget) -> AbstractFlow:
         """The flow given, or the one that suits the target."""
-        if self.flow is None:
-            return Rotation() if target.is_standard_normal else Straight()
-        if isinstance(self.flow, Rotation) and not target.is_standard_normal:
+        normals = target.normals
+        if self.flow is None and not np.any(normals):
+            return Straight()
+        if isinstance(self.flow, Straight):
+            return self.flow
+        if not np.any(normals):
             raise SettingError(
-                "flow=Rotation() is exact only where every input is standard normal, which is not "
-                "so here. Leave flow out, or give Straight()."
+                "flow=Rotation() suits inputs that are standard normal, of which there are none "
+                "here. Leave flow out, or give Straight()."
             )
-        return self.flow
+        return Rotation(None if np.all(normals) else normals)
 
     def tolerance_for(self, dtype) -> Tolerance:
         """The tolerance given, or what the precision allows."""

@@ -1,5 +1,6 @@
 """`Generator`: a differentiable simulator with its random inputs made explicit."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,7 +14,22 @@ from coarea.generators.inputs import Inputs
 from coarea.precision import in_float64
 
 
-class Generator(eqx.Module):
+class AbstractGenerator(eqx.Module):
+    """Random inputs, and outputs computed from them."""
+
+    inputs: eqx.AbstractVar[Inputs]
+
+    @abstractmethod
+    def outputs(self, u: Float[Array, " M"]) -> dict[str, Array]:
+        """Every output by name, from the flat vector of inputs."""
+
+    @in_float64
+    def simulate(self, key: Key[Array, ""], num: int) -> dict[str, np.ndarray]:
+        """`num` independent draws of all outputs (the prior predictive), stacked in front."""
+        return {name: np.asarray(value) for name, value in _simulate(self, key, num).items()}
+
+
+class Generator(AbstractGenerator):
     """A generative model: `function` turns a dictionary of random inputs into one of outputs.
 
     `inputs` names the random numbers. A shape means standard normals; a NumPyro distribution
@@ -47,13 +63,8 @@ class Generator(eqx.Module):
             )
         return {name: jax.numpy.asarray(value) for name, value in outputs.items()}
 
-    @in_float64
-    def simulate(self, key: Key[Array, ""], num: int) -> dict[str, np.ndarray]:
-        """`num` independent draws of all outputs (the prior predictive), stacked in front."""
-        return {name: np.asarray(value) for name, value in _simulate(self, key, num).items()}
-
 
 @eqx.filter_jit
-def _simulate(generator: Generator, key, num: int):
+def _simulate(generator: AbstractGenerator, key, num: int):
     keys = jax.random.split(key, num)
     return jax.vmap(lambda k: generator.outputs(generator.inputs.draw(k)))(keys)

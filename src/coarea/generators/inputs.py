@@ -91,9 +91,24 @@ class Inputs(eqx.Module):
         return sum(part.size for part in self.parts)
 
     @property
+    def example(self) -> jax.ShapeDtypeStruct:
+        """The shape of the flat vector, in double precision, to trace functions with."""
+        return jax.ShapeDtypeStruct((self.size,), jnp.float64)
+
+    @property
+    def groups(self) -> np.ndarray:
+        """For each coordinate of the flat vector the number of the input it belongs to."""
+        return np.repeat(np.arange(len(self.parts)), [part.size for part in self.parts])
+
+    @property
     def is_standard_normal(self) -> bool:
         """Whether every coordinate of the flat vector is standard normal."""
         return all(part.is_standard_normal for part in self.parts)
+
+    @property
+    def normals(self) -> np.ndarray:
+        """Which coordinates of the flat vector are standard normal."""
+        return np.repeat([p.is_standard_normal for p in self.parts], [p.size for p in self.parts])
 
     def values(self, u: Float[Array, " M"]) -> dict[str, Array]:
         """The dictionary that the generator's function takes."""

@@ -1,6 +1,7 @@
 """`condition`: say which outputs of a generator were observed."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -8,19 +9,28 @@ import jax.numpy as jnp
 import numpy as np
 
 from coarea.errors import DataError, ModelError, PrecisionError
-from coarea.generators import Generator
+from coarea.generators import AbstractGenerator, Markov
 from coarea.manifolds.dense import Dense
+from coarea.manifolds.forced import TeacherForced
+from coarea.manifolds.lifted import LiftedPosterior, lift
 from coarea.manifolds.posterior import Observation, Posterior
+from coarea.manifolds.structure import Structure, choose_shape
 from coarea.manifolds.validation import check_derivatives, check_digits
 from coarea.precision import in_float64
 
 
 @in_float64
-def condition(model: Generator, observed: Mapping[str, Any]) -> Posterior:
+def condition(
+    model: AbstractGenerator, observed: Mapping[str, Any], *, structure: Structure = "auto"
+) -> Posterior | LiftedPosterior:
     """The posterior of a model's inputs given the values that some of its outputs took.
 
     Outputs that were not observed are the latents. A value that is missing is masked
     (`numpy.ma.masked_invalid(data)`).
+
+    How the observed outputs depend on the inputs is read off the model, and what does not couple is
+    not paid for: `posterior.structure` says in words what was found. `structure="dense"` assumes
+    nothing; naming another shape insists on it.
 
     >>> import coarea as co
     >>> model = co.Generator(lambda u: {"z": u["z"], "y": u["z"] ** 2 + u["n"]}, {"z": (), "n": ()})
@@ -28,14 +38,16 @@ def condition(model: Generator, observed: Mapping[str, Any]) -> Posterior:
     >>> posterior.num_inputs, posterior.num_constraints
     (2, 1)
     """
-    if not isinstance(model, Generator):
+    if not isinstance(model, AbstractGenerator):
         raise ModelError(
-            f"condition takes a coarea.Generator, got {type(model).__name__}. Wrap the function: "
-            "coarea.Generator(function, inputs={…})."
+            f"condition takes a coarea.Generator or coarea.Markov, got {type(model).__name__}. "
+            "Wrap the function: coarea.Generator(function, inputs={…})."
         )
     if not isinstance(observed, Mapping) or not observed:
         raise DataError("observed must be a dictionary from output names to values, not empty.")
-    u = jax.ShapeDtypeStruct((model.inputs.size,), jnp.float64)
+    if structure == "markov" and not isinstance(model, Markov):
+        raise ModelError("structure='markov' is for a coarea.Markov model: write the model as one.")
+    u = model.inputs.example
     outputs = _traced(model, u)
     observations = tuple(
         observation
@@ -51,13 +63,46 @@ def condition(model: Generator, observed: Mapping[str, Any]) -> Posterior:
             "reproduce the data are isolated points or none. Observe fewer values, or give the "
             "generator the noise it lacks (an input of the shape of the observed output)."
         )
-    posterior = Posterior(model, observations, Dense.for_size(N, M))
+    if isinstance(model, Markov) and [o.name for o in observations] == ["y"]:
+        if _sees_all(model, observations[0]) and structure in ("auto", "elementwise", "blocks"):
+            model = TeacherForced(model, observations[0].values.reshape(outputs["y"].shape))
+        elif structure in ("auto", "markov"):
+            lifted = lift(model, *_with_gaps(observations[0]), outputs["x"].shape[1:])
+            check_digits(lambda u: lifted.residual(u), _flat(lifted.num_inputs), "simulator")
+            check_derivatives(lifted, "simulator")
+            return lifted
+    posterior = Posterior(model, observations, Dense.for_size(N, M), "")
     check_digits(lambda u: posterior.residual(u), u, "generator")
     check_derivatives(posterior, "generator")
-    return posterior
+    found = choose_shape(
+        structure,
+        lambda u: posterior.residual(u),
+        _prior_draws(model),
+        N,
+        model.inputs.groups,
+    )
+    return replace(posterior, shape=found.shape, structure=found.words)
 
 
-def _traced(model: Generator, u) -> Mapping[str, jax.ShapeDtypeStruct]:
+def _sees_all(model: Markov, observation: Observation) -> bool:
+    return model.observe is None and model.observe_every == 1 and observation.index is None
+
+
+def _with_gaps(observation: Observation) -> tuple[np.ndarray, np.ndarray]:
+    """The data in full, and which of them were seen."""
+    given = observation.as_given()
+    return given.filled(np.nan), ~np.ma.getmaskarray(given)
+
+
+def _flat(size):
+    return jax.ShapeDtypeStruct((size,), jnp.float64)
+
+
+def _prior_draws(model, num=16):
+    return jax.vmap(model.inputs.draw)(jax.random.split(jax.random.key(0), num))
+
+
+def _traced(model: AbstractGenerator, u) -> Mapping[str, jax.ShapeDtypeStruct]:
     """The shapes of the outputs."""
     try:
         return jax.eval_shape(lambda u: model.outputs(u), u)

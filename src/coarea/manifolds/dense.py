@@ -1,7 +1,7 @@
 """The dense shape: no assumption on J, a Cholesky factor of J Jᵀ. Right for anything."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -49,6 +49,7 @@ class DenseLinearisation(AbstractLinearisation):
 class Dense(AbstractShape[DenseLinearisation]):
     """Jacobians by forward mode (M tangents) or reverse mode (N cotangents)."""
 
+    is_cheap: ClassVar[bool] = False
     mode: Literal["forward", "reverse"] = eqx.field(static=True)
 
     def chains_together(self, num_chains):

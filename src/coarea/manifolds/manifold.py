@@ -99,8 +99,12 @@ class Manifold(AbstractTarget):
         return extent if self.units is None else jnp.max(extent / self.units)
 
     @property
-    def is_standard_normal(self):  # noqa: D102
-        return False
+    def normals(self):  # noqa: D102
+        return np.zeros(self.num_inputs, dtype=bool)
+
+    @property
+    def is_cheap(self):  # noqa: D102
+        return self.shape.is_cheap
 
     def chains_together(self, num_chains):  # noqa: D102
         return self.shape.chains_together(num_chains)

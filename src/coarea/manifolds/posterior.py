@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from coarea.generators import Generator
+from coarea.generators import AbstractGenerator
 from coarea.manifolds.target import AbstractShape, AbstractTarget, Evaluation, in_own_units
 
 
@@ -28,6 +28,12 @@ class Observation(eqx.Module):
             computed = computed[self.index]
         return computed - self.values.astype(computed.dtype)
 
+    def as_given(self) -> np.ma.MaskedArray:
+        """The data in their own shape, missing values masked."""
+        whole = np.ma.masked_all(self.shape, dtype=float)
+        whole.reshape(-1)[slice(None) if self.index is None else self.index] = self.values
+        return whole
+
     def describe(self, constraint: int) -> str:
         """The name of one observed element."""
         flat = constraint if self.index is None else int(self.index[constraint])
@@ -38,9 +44,10 @@ class Observation(eqx.Module):
 class Posterior(AbstractTarget):
     """The exact posterior: density ρ(u) |J Jᵀ|^(−½) on {u : g_y(u) = ȳ}. Made by `condition`."""
 
-    generator: Generator
+    generator: AbstractGenerator
     observations: tuple[Observation, ...]
     shape: AbstractShape
+    structure: str = eqx.field(static=True)
     units: Float[Array, " M"] | None = None
 
     @property
@@ -60,13 +67,17 @@ class Posterior(AbstractTarget):
         return jnp.ones(())
 
     @property
-    def is_standard_normal(self):  # noqa: D102
-        return self.units is None and self.generator.inputs.is_standard_normal
+    def normals(self):  # noqa: D102
+        return self.generator.inputs.normals & (self.units is None)
 
     @property
     def observed(self) -> Mapping[str, np.ma.MaskedArray]:
         """The data by name, missing values masked."""
-        return {o.name: _as_given(o) for o in self.observations}
+        return {o.name: o.as_given() for o in self.observations}
+
+    @property
+    def is_cheap(self):  # noqa: D102
+        return self.shape.is_cheap
 
     def chains_together(self, num_chains):  # noqa: D102
         return self.shape.chains_together(num_chains)
@@ -115,10 +126,3 @@ class Posterior(AbstractTarget):
                 return observation.describe(constraint)
             constraint -= observation.values.size
         raise IndexError(constraint)
-
-
-def _as_given(observation: Observation) -> np.ma.MaskedArray:
-    whole = np.ma.masked_all(observation.shape, dtype=float)
-    index = slice(None) if observation.index is None else observation.index
-    whole.reshape(-1)[index] = observation.values
-    return whole

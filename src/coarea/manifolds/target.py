@@ -6,10 +6,10 @@ only these three and never which shape they move on.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import Generic, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import equinox as eqx
+import numpy as np
 from jaxtyping import Array, Float, Key
 
 
@@ -53,6 +53,8 @@ L = TypeVar("L", bound=AbstractLinearisation)
 class AbstractShape(eqx.Module, Generic[L]):
     """How a Jacobian is laid out, and so how it is computed and factored."""
 
+    is_cheap: ClassVar[bool]  # whether a linearisation costs little more than the residual
+
     @abstractmethod
     def chains_together(self, num_chains: int) -> int:
         """How many of the chains are best run as one vectorised group on a CPU.
@@ -61,12 +63,12 @@ class AbstractShape(eqx.Module, Generic[L]):
         """
 
     @abstractmethod
-    def linearise(self, constraint: Callable, u: Float[Array, " M"]) -> L:
-        """The constraint linearised at u."""
+    def linearise(self, constraint: Any, u: Float[Array, " M"]) -> L:
+        """The constraint linearised at u: a function, or what the shape takes in its place."""
 
     @abstractmethod
     def linearise_and_differentiate(
-        self, constraint: Callable, u: Float[Array, " M"]
+        self, constraint: Any, u: Float[Array, " M"]
     ) -> tuple[L, Float[Array, " M"]]:
         """The linearisation at u, and there the gradient of ½ log |J Jᵀ|."""
 
@@ -104,8 +106,13 @@ class AbstractTarget(eqx.Module):
 
     @property
     @abstractmethod
-    def is_standard_normal(self) -> bool:
-        """Whether the density is that of independent standard normals times |J Jᵀ|^(−½)."""
+    def normals(self) -> np.ndarray:
+        """Which elements are standard normal, independently of all others, but for |J Jᵀ|^(−½)."""
+
+    @property
+    @abstractmethod
+    def is_cheap(self) -> bool:
+        """Whether a linearisation costs little more than the residual."""
 
     @abstractmethod
     def chains_together(self, num_chains: int) -> int:

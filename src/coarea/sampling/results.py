@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coarea.manifolds import AbstractTarget, Posterior
+from coarea.manifolds import AbstractTarget, LiftedPosterior, Posterior
 from coarea.sampling.chains import Block, Ended
 from coarea.sampling.warmup import Learnt
 
@@ -58,7 +58,7 @@ def as_datatree(
         "posterior": dict(block.latents),
         "sample_stats": block.stats._asdict(),
     }
-    if isinstance(target, Posterior):
+    if isinstance(target, Posterior | LiftedPosterior):
         data["observed_data"] = {k: v.filled(np.nan) for k, v in target.observed.items()}
     if block.inputs is not None:
         data["inputs"] = dict(block.inputs)

@@ -31,6 +31,8 @@ _ROUNDS = 4
 _MAX_LINEARISATIONS = 500
 _MAX_ITERATIONS = 10
 _LINE_SEARCH = 8
+# The largest Jacobian whose rank is looked at.
+_MOST_ELEMENTS = 1_000_000
 
 
 class Start(NamedTuple):
@@ -135,7 +137,12 @@ def check_starts(target: AbstractTarget, starts: Start, tolerance: Tolerance) ->
 
 
 def check_rank(target: AbstractTarget, u: Float[Array, " M"]) -> None:
-    """Raise if the constraints do not respond to the inputs independently at u."""
+    """Raise if the constraints do not respond to the inputs independently at u.
+
+    Not looked at where it would cost more than the run.
+    """
+    if target.num_constraints * target.num_inputs > _MOST_ELEMENTS:
+        return
     J = np.asarray(_jacobian(target, u))
     if not np.all(np.isfinite(J)):
         return
@@ -215,7 +222,62 @@ class _Progress(NamedTuple):
 
 
 def _approach(target: AbstractTarget, u: Float[Array, " M"], tolerance: Tolerance) -> Start:
-    """From u to the manifold, adding constraints as earlier ones are met."""
+    """From u to the manifold."""
+    if target.is_cheap:
+        return _approach_at_once(target, u, tolerance)
+    return _approach_in_turn(target, u, tolerance)
+
+
+def _approach_at_once(target, u, tolerance) -> Start:
+    """All constraints together, each step at the cost of a linearisation."""
+
+    def error(u):
+        c = target.residual(u)
+        return jnp.max(jnp.where(jnp.isnan(c), jnp.inf, jnp.abs(c)))
+
+    def unfinished(at: _Attempt):
+        met = tolerance.is_met(target, at.u, at.error, at.step)
+        return ~met & (at.iterations < _MAX_LINEARISATIONS) & ~at.stuck
+
+    def gauss_newton(at: _Attempt):
+        linearisation = target.linearise(at.u)
+        return _searched_along(
+            target, at, linearisation.pseudo_inverse(linearisation.residual), error, tolerance
+        )
+
+    far = jnp.asarray(jnp.inf, u.dtype)
+    end = jax.lax.while_loop(
+        unfinished,
+        gauss_newton,
+        _Attempt(u, error(u), far, jnp.asarray(0), jnp.asarray(False)),
+    )
+    left = jnp.where(
+        tolerance.is_met(target, end.u, end.error, end.step), end.error / target.scale, jnp.inf
+    )
+    return Start(end.u, left, target.evaluate(end.u).log_density)
+
+
+def _searched_along(target, at: _Attempt, full, error, tolerance) -> _Attempt:
+    """The best of a full step and its halves, unless rounding already decides."""
+    lengths = 0.5 ** jnp.arange(_LINE_SEARCH, dtype=full.dtype)
+    errors = jax.vmap(lambda length: error(at.u - length * full))(lengths)
+    best = jnp.argmin(errors)
+    # Near the manifold rounding decides whether the error still falls: step all the same.
+    near = tolerance.is_met(target, at.u, at.error, jnp.zeros(()))
+    better = (errors[best] < at.error) | (near & jnp.isfinite(errors[best]))
+    step = jnp.max(jnp.abs(full))
+    moves = better & ~tolerance.is_met(target, at.u, at.error, step)
+    return _Attempt(
+        jnp.where(moves, at.u - lengths[best] * full, at.u),
+        jnp.where(moves, errors[best], at.error),
+        step,
+        at.iterations + 1,
+        ~better,
+    )
+
+
+def _approach_in_turn(target, u, tolerance) -> Start:
+    """Adding constraints as earlier ones are met."""
     N = target.num_constraints
     jacobian = Dense.for_size(N, target.num_inputs).jacobian(target.residual)
     # Constraints by how many inputs they respond to. An overflow counts as a response.
@@ -237,21 +299,7 @@ def _approach(target: AbstractTarget, u: Float[Array, " M"], tolerance: Toleranc
             c = jnp.where(wanted, c, 0.0)
             gram = J @ J.T + jnp.diag(jnp.where(wanted, 0.0, 1.0))
             full = J.T @ cho_solve((jnp.linalg.cholesky(gram), True), c)
-            lengths = 0.5 ** jnp.arange(_LINE_SEARCH, dtype=u.dtype)
-            errors = jax.vmap(lambda length: error(at.u - length * full, wanted))(lengths)
-            best = jnp.argmin(errors)
-            # Near the manifold rounding decides whether the error still falls: step all the same.
-            near = tolerance.is_met(target, at.u, at.error, jnp.zeros(()))
-            better = (errors[best] < at.error) | (near & jnp.isfinite(errors[best]))
-            step = jnp.max(jnp.abs(full))
-            moves = better & ~tolerance.is_met(target, at.u, at.error, step)
-            return _Attempt(
-                jnp.where(moves, at.u - lengths[best] * full, at.u),
-                jnp.where(moves, errors[best], at.error),
-                step,
-                at.iterations + 1,
-                ~better,
-            )
+            return _searched_along(target, at, full, lambda u: error(u, wanted), tolerance)
 
         far = jnp.asarray(jnp.inf, u.dtype)
         start = _Attempt(u, error(u, wanted), far, jnp.asarray(0), jnp.asarray(False))

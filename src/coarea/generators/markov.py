@@ -1,0 +1,165 @@
+"""`Markov`: a simulator that steps through time, each step with noise of its own."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from coarea.errors import ModelError
+from coarea.generators.generator import AbstractGenerator
+from coarea.generators.inputs import Inputs
+from coarea.precision import in_float64
+
+_OWN_NAMES = ("initial_noise", "noise", "observe_noise")
+
+
+class Markov(AbstractGenerator):
+    """A generator told step by step, so that conditioning it costs time linear in its length.
+
+    `shared` names the inputs that every step sees (as for `Generator`). With `s` their values by
+    name, `initial(s, n)` gives the first state, `step(s, x, n, t)` the state after step t = 0, 1, …
+    and `observe(s, x, n, t)` what is seen of the state after every `observe_every` of them; left
+    out, the whole state is. `noise`, `initial_noise` and `observe_noise` are the shapes of the
+    standard normals `n` that each of them gets, None without one. Outputs are `y`, what is seen;
+    `x`, the states at those times; and `outputs(s)`, or the shared inputs if that is left out.
+
+    >>> import coarea as co, jax, jax.numpy as jnp
+    >>> model = co.Markov(
+    ...     shared={"decay": ()}, noise=(), steps=20,
+    ...     initial=lambda s, n: jnp.zeros(()),
+    ...     step=lambda s, x, n, t: jnp.exp(-jnp.exp(s["decay"])) * x + n,
+    ... )
+    >>> model.simulate(jax.random.key(0), 3)["y"].shape
+    (3, 20)
+    """
+
+    shared: Inputs
+    inputs: Inputs
+    initial: Callable
+    step: Callable
+    observe: Callable | None
+    report: Callable | None
+    noise: tuple[int, ...] = eqx.field(static=True)
+    initial_noise: tuple[int, ...] | None = eqx.field(static=True)
+    observe_noise: tuple[int, ...] | None = eqx.field(static=True)
+    steps: int = eqx.field(static=True)
+    observe_every: int = eqx.field(static=True)
+
+    @in_float64
+    def __init__(
+        self,
+        *,
+        shared: Mapping[str, Any],
+        noise: int | tuple[int, ...],
+        steps: int,
+        initial: Callable,
+        step: Callable,
+        observe: Callable | None = None,
+        outputs: Callable | None = None,
+        initial_noise: int | tuple[int, ...] | None = None,
+        observe_noise: int | tuple[int, ...] | None = None,
+        observe_every: int = 1,
+    ):
+        if steps < 1 or observe_every < 1 or steps % observe_every:
+            raise ModelError(
+                f"steps={steps} must be a positive multiple of observe_every={observe_every}."
+            )
+        if taken := set(shared) & {*_OWN_NAMES, "x", "y"}:
+            raise ModelError(
+                f"shared inputs may not be called {', '.join(sorted(taken))}: the simulator's own "
+                "noise and outputs have these names."
+            )
+        if observe is None and observe_noise is not None:
+            raise ModelError("observe_noise is given, but no observe function that would use it.")
+        self.shared = Inputs(shared)
+        self.initial, self.step, self.observe, self.report = initial, step, observe, outputs
+        self.steps, self.observe_every = steps, observe_every
+        self.noise, self.initial_noise, self.observe_noise = (
+            _shape(noise) or (),
+            _shape(initial_noise),
+            _shape(observe_noise),
+        )
+        own: dict[str, Any] = {"noise": (steps, *self.noise)}
+        if self.initial_noise is not None:
+            own["initial_noise"] = self.initial_noise
+        if self.observe_noise is not None:
+            own["observe_noise"] = (steps // observe_every, *self.observe_noise)
+        self.inputs = Inputs({**shared, **own})
+        x = jax.eval_shape(lambda u: self._start(self.inputs.values(u)), self.inputs.example)
+        if not isinstance(x, jax.ShapeDtypeStruct):
+            raise ModelError("initial must return the state as one array.")
+
+    @property
+    def num_observations(self) -> int:
+        """How often the state is seen."""
+        return self.steps // self.observe_every
+
+    def _start(self, values: Mapping[str, Array]) -> Array:
+        return self.first_state(self._shared(values), values.get("initial_noise"))
+
+    def _shared(self, values):
+        return {name: values[name] for name in self.shared.names}
+
+    def first_state(self, s: Mapping[str, Array], n: Array | None) -> Array:
+        """The state before the first step."""
+        return jnp.asarray(self.initial(s, n))
+
+    def advance(self, s: Mapping[str, Array], x: Array, n: Array, interval: Any) -> Array:
+        """The state an interval between observations later; `n` is (observe_every, …)."""
+        first = interval * self.observe_every
+        if self.observe_every == 1:
+            return jnp.asarray(self.step(s, x, n[0], first))
+
+        def one(x, inputs):
+            n, t = inputs
+            return jnp.asarray(self.step(s, x, n, t)), None
+
+        return jax.lax.scan(one, x, (n, first + jnp.arange(self.observe_every)))[0]
+
+    def seen(self, s: Mapping[str, Array], x: Array, n: Array | None, interval: Any) -> Array:
+        """What is seen of the state after an interval."""
+        if self.observe is None:
+            return x
+        return jnp.asarray(self.observe(s, x, n, (interval + 1) * self.observe_every - 1))
+
+    def reported(self, s: Mapping[str, Array]) -> dict[str, Array]:
+        """The outputs that depend on the shared inputs alone."""
+        if self.report is None:
+            return dict(s)
+        return {name: jnp.asarray(value) for name, value in self.report(s).items()}
+
+    def intervals(self, noise: Array) -> Array:
+        """The noise of all steps, a row for each interval between observations."""
+        return noise.reshape(self.num_observations, self.observe_every, *noise.shape[1:])
+
+    def outputs(self, u: Float[Array, " M"]) -> dict[str, Array]:  # noqa: D102
+        values = self.inputs.values(u)
+        s = self._shared(values)
+
+        def interval(x, inputs):
+            noise, k = inputs
+            x = self.advance(s, x, noise, k)
+            return x, x
+
+        numbers = jnp.arange(self.num_observations)
+        _, x = jax.lax.scan(
+            interval, self._start(values), (self.intervals(values["noise"]), numbers)
+        )
+        e = values.get("observe_noise")
+        y = jax.vmap(self.seen, in_axes=(None, 0, None if e is None else 0, 0))(s, x, e, numbers)
+        return {**self.reported(s), "x": x, "y": y}
+
+
+def _shape(given: int | tuple[int, ...] | None) -> tuple[int, ...] | None:
+    if given is None:
+        return None
+    return tuple(given) if isinstance(given, list | tuple) else (given,)
+
+
+def size_of(shape: tuple[int, ...] | None) -> int:
+    """How many numbers a noise of this shape has; none if there is no noise."""
+    return 0 if shape is None else math.prod(shape)

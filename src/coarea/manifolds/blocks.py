@@ -1,0 +1,131 @@
+"""The blocks shape: groups of constraints with local inputs of their own. Σ r³ + N L² a step.
+
+All blocks have r rows and w ≥ r local inputs; where some have fewer, they are filled up. A row that
+fills up is met whatever the inputs are, and an input that fills up moves nothing.
+"""
+
+from typing import ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from coarea.manifolds import small
+from coarea.manifolds.indices import Indices
+from coarea.manifolds.split import AbstractLocal, AbstractSplit, pushed_forward, units
+
+
+class BlockDiagonal(AbstractLocal):
+    """Blocks B_k = C_k Q_k, C_k lower triangular."""
+
+    B: Float[Array, "K r w"]
+    C: Float[Array, "K r r"]
+    Q: Float[Array, "K r w"]
+    rows: Indices = eqx.field(static=True)
+    num_constraints: int = eqx.field(static=True)
+
+    def apply(self, n):  # noqa: D102
+        return self._unsorted(jnp.einsum("krw,kw->kr", self.B, self._blocks(n)))
+
+    def apply_transpose(self, lam):  # noqa: D102
+        return jnp.einsum("krw,kr->kw", self.B, self.rows.take(lam)).ravel()
+
+    def solve(self, b):  # noqa: D102
+        return _stacked(small.solve_lower(self.C, self.rows.take(b)))
+
+    def solve_transpose(self, b):  # noqa: D102
+        blocks = b.reshape(*self.C.shape[:2], -1)
+        return self._unsorted(small.solve_lower_transpose(self.C, blocks))
+
+    def rotate(self, n):  # noqa: D102
+        return jnp.einsum("krw,kw->kr", self.Q, self._blocks(n)).ravel()
+
+    def rotate_transpose(self, r):  # noqa: D102
+        return jnp.einsum("krw,kr->kw", self.Q, r.reshape(self.C.shape[:2])).ravel()
+
+    def tangent(self, n, shift):  # noqa: D102
+        if self.B.shape[1] == self.B.shape[2]:
+            return -self.rotate_transpose(shift)
+        return n - self.rotate_transpose(self.rotate(n) + shift)
+
+    def solve_product(self, older, b):  # noqa: D102
+        product = jnp.einsum("krw,ksw->krs", self.B, older.B) + self.fill
+        return self._unsorted(small.solve(product, self.rows.take(b)))
+
+    def pivots(self):  # noqa: D102
+        return jnp.diagonal(self.C, axis1=1, axis2=2).ravel()
+
+    @property
+    def fill(self):
+        """Ones on the diagonal of the rows that only fill up."""
+        is_pad = jnp.asarray(self.rows.is_pad.reshape(self.rows.shape), self.B.dtype)
+        return is_pad[..., None] * jnp.eye(self.B.shape[1], dtype=self.B.dtype)
+
+    def _blocks(self, n):
+        return n.reshape(self.B.shape[0], self.B.shape[2])
+
+    def _unsorted(self, b):
+        rest = b.shape[2:]
+        return self.rows.put(jnp.zeros((self.num_constraints, *rest), b.dtype), _stacked(b))
+
+
+class Blocks(AbstractSplit[BlockDiagonal]):
+    """Row k of `rows` and of `local_inputs` belongs to block k."""
+
+    is_cheap: ClassVar[bool] = True
+    shared_inputs: Indices = eqx.field(static=True)
+    local_inputs: Indices = eqx.field(static=True)
+    rows: Indices = eqx.field(static=True)
+    num_constraints: int = eqx.field(static=True)
+
+    def chains_together(self, num_chains):  # noqa: D102
+        is_small = self.rows.shape[1] <= small.LARGEST
+        return super().chains_together(num_chains) if is_small else 1
+
+    def pieces(self, constraint, u):
+        """Tangents for the shared inputs; for blocks, of either side the shorter one."""
+        r, w = self.rows.shape[1], self.local_inputs.shape[1]
+        L = len(self.shared_inputs)
+        if w <= 2 * r:
+            local = jnp.stack([Indices(self.columns[:, j]).mark(u.size) for j in range(w)])
+            seeds = jnp.concatenate([units(self.shared_inputs, u), local.astype(u.dtype)])
+            columns, residual = pushed_forward(constraint, u, seeds)
+            return (columns[:, :L], self.rows.take(columns[:, L:])), residual
+        V, residual = pushed_forward(constraint, u, units(self.shared_inputs, u))
+        _, pull_back = jax.vjp(constraint, u)
+        seeds = [Indices(self.lines[:, i]).mark(self.num_constraints) for i in range(r)]
+        gradients = jax.vmap(lambda seed: pull_back(seed)[0])(jnp.stack(seeds).astype(u.dtype))
+        B = jax.vmap(self.local_inputs.take)(gradients)
+        return (V, jnp.swapaxes(B, 0, 1)), residual
+
+    @property
+    def columns(self):
+        """The local inputs, a row for each block."""
+        return self.local_inputs.flat.reshape(self.local_inputs.shape)
+
+    @property
+    def lines(self):
+        """The constraints, a row for each block."""
+        return self.rows.flat.reshape(self.rows.shape)
+
+    def local(self, B):  # noqa: D102
+        made = BlockDiagonal(B, B[..., : B.shape[1]], B, self.rows, self.num_constraints)
+        if not self.rows.is_pad.any():
+            C, Q = small.lq(B)
+        else:
+            # A unit vector of its own for each row that fills up, dropped from Q again.
+            C, Q = small.lq(jnp.concatenate([B, made.fill], axis=-1))
+            Q = Q[..., : B.shape[-1]]
+        return BlockDiagonal(B, C, Q, self.rows, self.num_constraints)
+
+    def local_cotangent(self, local, W, Y, Z):  # noqa: D102
+        r = self.rows.shape[1]
+        eye = jnp.broadcast_to(jnp.eye(r, dtype=Z.dtype), local.C.shape)
+        inverse = small.solve_lower_transpose(local.C, eye)
+        blocks = jnp.einsum("krl,ksl->krs", self.rows.take(Z), W.reshape(-1, r, W.shape[1]))
+        return (inverse - blocks) @ local.Q
+
+
+def _stacked(b):
+    return b.reshape(-1, *b.shape[2:])

@@ -1,0 +1,61 @@
+"""Which elements of a vector belong together, known when a program is compiled."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+# Stands for no element: zero when taken, dropped when put.
+PAD = np.iinfo(np.int32).max
+
+
+class Indices:
+    """An array of indices that hashes by its values; neighbouring ones are taken as a slice."""
+
+    def __init__(self, values):
+        values = np.asarray(values, dtype=np.int32)
+        self.shape = values.shape
+        self.flat = values.ravel()
+        self.is_pad = self.flat == PAD
+        self._bytes = self.flat.tobytes()
+        first = int(self.flat[0]) if self.flat.size else 0
+        is_run = np.array_equal(self.flat, first + np.arange(self.flat.size))
+        self._run = (first, first + self.flat.size) if is_run else None
+
+    def __hash__(self):
+        return hash((self.shape, self._bytes))
+
+    def __eq__(self, other):
+        return (
+            isinstance(other, Indices) and self.shape == other.shape and self._bytes == other._bytes
+        )
+
+    def __len__(self):
+        return self.shape[0]
+
+    def __repr__(self):
+        return f"Indices({self.shape}, {'a run' if self._run else 'scattered'})"
+
+    def take(self, x: Array) -> Array:
+        """These elements along the first axis, in the shape of the indices."""
+        if self._run is not None:
+            taken = x[slice(*self._run)]
+        elif self.is_pad.any():
+            taken = x.at[self.flat].get(mode="fill", fill_value=0)
+        else:
+            taken = x[self.flat]
+        return taken.reshape(*self.shape, *x.shape[1:])
+
+    def put(self, x: Array, values: Array) -> Array:
+        """x with these elements replaced."""
+        values = values.reshape(math.prod(self.shape), *x.shape[1:])
+        if self._run == (0, x.shape[0]):
+            return values
+        if self._run is not None:
+            return x.at[slice(*self._run)].set(values)
+        return x.at[self.flat].set(values, mode="drop")
+
+    def mark(self, size: int) -> Array:
+        """Ones at these places of a vector of zeros."""
+        return jnp.asarray(np.bincount(self.flat[~self.is_pad], minlength=size), float)

@@ -1,0 +1,320 @@
+"""Lifting: a Markov simulator seen in part, with its states at observation times as variables.
+
+Beside the inputs (v, n) the states x_k become variables, and x_k − F(v, x_{k−1}, n_k) = 0
+constraints beside h(v, x_k) − ȳ_k = 0. The first kind is unit triangular in x, so that with the
+density ρ(v, n) |JJᵀ|^(−½) on the lifted manifold the marginal on the inputs is exactly the
+posterior. All intervals are computed at once, and J couples only neighbours.
+"""
+
+from dataclasses import replace
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from coarea.generators import Markov
+from coarea.generators.markov import size_of
+from coarea.manifolds.indices import Indices
+from coarea.manifolds.markov import Bidiagonal, Lifted
+from coarea.manifolds.target import AbstractTarget, Evaluation, in_own_units
+
+
+class LiftedPosterior(AbstractTarget):
+    """The exact posterior of a Markov simulator's inputs and states. Made by `condition`.
+
+    A position is (shared inputs and initial noise, then for each interval its noise, the noise of
+    its observation and its last state, in units of `state_unit`).
+    """
+
+    model: Markov
+    data: np.ndarray  # (K, dy), anything where missing
+    is_seen: np.ndarray  # (K, dy)
+    shape: Lifted
+    structure: str = eqx.field(static=True)
+    has_gaps: bool = eqx.field(static=True)
+    state_shape: tuple[int, ...] = eqx.field(static=True)
+    data_shape: tuple[int, ...] = eqx.field(static=True)
+    state_unit: np.ndarray  # (dx,)
+    data_unit: np.ndarray  # (dy,)
+    units: Float[Array, " M"] | None = None
+
+    @property
+    def _sizes(self) -> tuple[int, int, int, int, int]:
+        """L, the noise of an interval, that of its observation, dx, dy."""
+        model = self.model
+        return (
+            model.shared.size + size_of(model.initial_noise),
+            model.observe_every * size_of(model.noise),
+            size_of(model.observe_noise),
+            int(np.prod(self.state_shape)),
+            self.data.shape[1],
+        )
+
+    @property
+    def num_inputs(self):  # noqa: D102
+        L, noise, observe_noise, dx, _ = self._sizes
+        return L + self.data.shape[0] * (noise + observe_noise + dx)
+
+    @property
+    def num_constraints(self):  # noqa: D102
+        _, _, _, dx, dy = self._sizes
+        return self.data.shape[0] * (dx + dy)
+
+    @property
+    def scale(self):  # noqa: D102
+        return jnp.ones(())
+
+    @property
+    def extent(self):  # noqa: D102
+        return jnp.ones(())
+
+    @property
+    def normals(self):
+        """All but the states, and shared inputs of another density."""
+        dx, model = self._sizes[3], self.model
+        local = np.ones((self.data.shape[0], self.shape.local_inputs.flat.size // len(self.data)))
+        local[:, -dx:] = 0
+        initial = np.ones(size_of(model.initial_noise))
+        normals = np.concatenate([model.shared.normals, initial, local.ravel()]).astype(bool)
+        return normals & (self.units is None)
+
+    @property
+    def observed(self):
+        """The data by name, missing values masked."""
+        y = np.ma.masked_array(self.data, ~self.is_seen)
+        return {"y": y.reshape(self.model.num_observations, *self.data_shape)}
+
+    @property
+    def is_cheap(self):  # noqa: D102
+        return self.shape.is_cheap
+
+    def chains_together(self, num_chains):  # noqa: D102
+        return self.shape.chains_together(num_chains)
+
+    def in_units(self, units):  # noqa: D102
+        return replace(self, units=units)
+
+    def residual(self, u):  # noqa: D102
+        v, local, before = self._parts(u)
+        ahead, seen = jax.vmap(self._interval, in_axes=(None, 0, 0, 0))(
+            v, before, local, self._numbers
+        )
+        return self._rows(local, ahead, seen).ravel()
+
+    def blocks(self, u):
+        """((V, B), residual): the Jacobian by reverse mode, a cotangent for each state element."""
+        v, local, before = self._parts(u)
+        L, noise, observe_noise, dx, dy = self._sizes
+
+        def one(before, local, k):
+            ahead, seen = self._interval(v, before, local, k)
+            dv, dbefore, dn = jax.jacrev(
+                lambda v, before, n: self._ahead(v, before, n, k), argnums=(0, 1, 2)
+            )(v, before, local[:noise])
+            hv, he, hx = jax.jacrev(lambda v, e, x: self._seen(v, e, x, k), argnums=(0, 1, 2))(
+                v, local[noise : noise + observe_noise], local[noise + observe_noise :]
+            )
+            top = jnp.concatenate([-dn, jnp.zeros((dx, observe_noise), u.dtype), jnp.eye(dx)], 1)
+            bottom = jnp.concatenate([jnp.zeros((dy, noise), u.dtype), he, hx], 1)
+            V = jnp.concatenate([-dv, hv])
+            D = jnp.concatenate([top, bottom])
+            E = jnp.concatenate([-dbefore, jnp.zeros((dy, dx), u.dtype)])
+            return (ahead, seen), (V, D, E)
+
+        (ahead, seen), (V, D, E) = jax.vmap(one)(before, local, self._numbers)
+        residual = self._rows(local, ahead, seen).ravel()
+        is_met = jnp.concatenate(
+            [jnp.ones((self.data.shape[0], dx)), jnp.asarray(self.is_seen, float)], axis=1
+        )
+        V, D, E = (x * is_met[..., None].astype(u.dtype) for x in (V, D, E))
+        B = Bidiagonal(D, E, 1.0 - is_met.astype(u.dtype))
+        V = V.reshape(-1, L)
+        return (V, B) if self.units is None else self._in_units(V, B), residual
+
+    def inner_product(self, u, V, B):
+        """Σ V ∘ ∂c/∂v + Σ B ∘ ∂c/∂(local): row i's derivative in the direction of row i."""
+        L, noise, _, dx, _ = self._sizes
+        if self.units is not None:
+            V, B = self._in_units(V, B)
+        v, local, before = self._parts(u)
+        V = V.reshape(len(self.data), -1, L)
+
+        def one(before, local, k, V, D, E, is_seen):
+            def ahead(dv, dbefore, dn):
+                at = (v, before, local[:noise])
+                return jax.jvp(lambda *x: self._ahead(*x, k), at, (dv, dbefore, dn))[1]
+
+            def seen(dv, de, dx_):
+                at = (v, local[noise:-dx], local[-dx:])
+                return jax.jvp(lambda *x: self._seen(*x, k), at, (dv, de, dx_))[1]
+
+            along = jax.vmap(ahead)(V[:dx], E[:dx], D[:dx, :noise])
+            across = jax.vmap(seen)(V[dx:], D[dx:, noise:-dx], D[dx:, -dx:])
+            return jnp.where(is_seen, jnp.diagonal(across), 0.0).sum() - jnp.trace(along)
+
+        return jnp.sum(
+            jax.vmap(one)(before, local, self._numbers, V, B.D, B.E, jnp.asarray(self.is_seen))
+        )
+
+    def linearise(self, u):  # noqa: D102
+        return self.shape.linearise(self, u)
+
+    def evaluate(self, u):  # noqa: D102
+        linearisation, volume_gradient = self.shape.linearise_and_differentiate(self, u)
+        log_base, base_gradient = jax.value_and_grad(self._log_base)(u)
+        return Evaluation(
+            linearisation,
+            log_base - linearisation.half_log_det(),
+            base_gradient - volume_gradient,
+        )
+
+    def guess(self, key):
+        """Prior draws of the inputs, and states that agree with what was seen."""
+        L, noise, observe_noise, *_ = self._sizes
+        K = self.data.shape[0]
+        shared_key, noise_key = jax.random.split(key)
+        v = self.model.shared.draw(shared_key)
+        rest = jax.random.normal(noise_key, (L - v.size + K * (noise + observe_noise),))
+        v = jnp.concatenate([v, rest[: L - v.size]])
+        local = rest[L - self.model.shared.size :].reshape(K, -1)
+        x = jax.vmap(lambda e, k: self._state_seen_as(v, e, k))(local[:, noise:], self._numbers)
+        u = jnp.concatenate([v, jnp.concatenate([local, x], axis=1).ravel()])
+        return u if self.units is None else u / self.units
+
+    def latents(self, u):
+        """Outputs of the shared inputs, the states, and what was not seen of the data."""
+        v, local, _ = self._parts(u)
+        dx = self._sizes[3]
+        x = (local[:, -dx:] * self.state_unit).reshape(-1, *self.state_shape)
+        latents = {**self.model.reported(self._shared(v)), "x": x}
+        if self.has_gaps:
+            noise = self._sizes[1]
+            seen = jax.vmap(lambda loc, k: self._seen(v, loc[noise:-dx], loc[-dx:], k))(
+                local, self._numbers
+            )
+            latents["y"] = (seen * self.data_unit).reshape(-1, *self.data_shape)
+        return latents
+
+    def inputs(self, u):  # noqa: D102
+        v, local, _ = self._parts(u)
+        model = self.model
+        _, noise, observe_noise, _, _ = self._sizes
+        values = dict(self._shared(v))
+        if (first := self._first_noise(v)) is not None:
+            values["initial_noise"] = first
+        values["noise"] = local[:, :noise].reshape(model.steps, *model.noise)
+        if model.observe_noise is not None:
+            seen = local[:, noise : noise + observe_noise]
+            values["observe_noise"] = seen.reshape(-1, *model.observe_noise)
+        return values
+
+    def describe(self, constraint):  # noqa: D102
+        _, _, _, dx, dy = self._sizes
+        k, i = divmod(constraint, dx + dy)
+        name, shape = ("x", self.state_shape) if i < dx else ("y", self.data_shape)
+        place = np.unravel_index(i if i < dx else i - dx, shape)
+        return f"{name}[{', '.join(str(int(j)) for j in (k, *place))}]"
+
+    @property
+    def _numbers(self):
+        return jnp.arange(self.data.shape[0])
+
+    def _parts(self, u):
+        """Shared inputs, local ones, and the state before each interval (nothing for the first)."""
+        u = in_own_units(u, self.units)
+        L, dx = self._sizes[0], self._sizes[3]
+        local = u[L:].reshape(self.data.shape[0], -1)
+        before = jnp.concatenate([jnp.zeros_like(local[:1, -dx:]), local[:-1, -dx:]])
+        return u[:L], local, before
+
+    def _in_units(self, V, B: Bidiagonal):
+        assert self.units is not None
+        L, dx = self._sizes[0], self._sizes[3]
+        own = self.units[L:].reshape(len(self.data), 1, -1)
+        before = jnp.concatenate([own[:1], own[:-1]])[..., -dx:]
+        return V * self.units[:L], Bidiagonal(B.D * own, B.E * before, B.fill)
+
+    def _shared(self, v):
+        return self.model.shared.values(v[: self.model.shared.size])
+
+    def _first_noise(self, v):
+        shape = self.model.initial_noise
+        return None if shape is None else v[self.model.shared.size :].reshape(shape)
+
+    def _ahead(self, v, before, n, k):
+        """The state that the interval leads to, flat and in its unit."""
+        s = self._shared(v)
+        model = self.model
+        first = model.first_state(s, self._first_noise(v)).astype(n.dtype)
+        x = jnp.where(k == 0, first, (before * self.state_unit).reshape(self.state_shape))
+        x = model.advance(s, x, n.reshape(model.observe_every, *model.noise), k)
+        return x.ravel() / self.state_unit
+
+    def _seen(self, v, e, x, k):
+        """What is seen of a state, flat and in its unit."""
+        noise = self.model.observe_noise
+        x = (x * self.state_unit).reshape(self.state_shape)
+        e = None if noise is None else e.reshape(noise)
+        return self.model.seen(self._shared(v), x, e, k).ravel() / self.data_unit
+
+    def _interval(self, v, before, local, k):
+        _, noise, observe_noise, *_ = self._sizes
+        n, e, x = (
+            local[:noise],
+            local[noise : noise + observe_noise],
+            local[noise + observe_noise :],
+        )
+        return self._ahead(v, before, n, k), self._seen(v, e, x, k)
+
+    def _rows(self, local, ahead, seen):
+        missed = jnp.where(self.is_seen, seen - self.data / self.data_unit, 0.0)
+        return jnp.concatenate([local[:, -ahead.shape[1] :] - ahead, missed], axis=1)
+
+    def _log_base(self, u):
+        v, local, _ = self._parts(u)
+        dx, num_shared = self._sizes[3], self.model.shared.size
+        n = jnp.concatenate([v[num_shared:], local[:, :-dx].ravel()])
+        return self.model.shared.log_density(v[:num_shared]) - 0.5 * n @ n
+
+    def _state_seen_as(self, v, e, k):
+        """A state that would be seen as the data say: a few Gauss–Newton steps from the first."""
+        first = self.model.first_state(self._shared(v), self._first_noise(v))
+        is_seen, data = jnp.asarray(self.is_seen)[k], jnp.asarray(self.data / self.data_unit)[k]
+
+        def closer(_, x):
+            missed = jnp.where(is_seen, self._seen(v, e, x, k) - data, 0.0)
+            J = jax.jacrev(lambda x: jnp.where(is_seen, self._seen(v, e, x, k), 0.0))(x)
+            step = jnp.linalg.pinv(J) @ missed
+            return jnp.where(jnp.all(jnp.isfinite(step)), x - step, x)
+
+        return jax.lax.fori_loop(0, 5, closer, first.ravel().astype(float) / self.state_unit)
+
+
+def lift(model: Markov, data: np.ndarray, is_seen: np.ndarray, state_shape) -> LiftedPosterior:
+    """The lifted posterior given observations (K, …), those not seen left out."""
+    K = model.num_observations
+    dx = int(np.prod(state_shape))
+    flat, flat_seen = data.reshape(K, -1), is_seen.reshape(K, -1)
+    flat = np.where(flat_seen, flat, 0.0)
+    L = model.shared.size + size_of(model.initial_noise)
+    width = model.observe_every * size_of(model.noise) + size_of(model.observe_noise) + dx
+    rows = dx + flat.shape[1]
+    cost = K * (rows**2 * (width + rows) + rows * float(L + 1) ** 2)
+    words = (
+        f"markov: {K} intervals with {rows} rows and {width} local inputs each, states included, "
+        f"and {L} shared inputs; a step costs about {cost:.0e} operations, linear in the intervals."
+    )
+    return LiftedPosterior(
+        model,
+        flat,
+        flat_seen,
+        Lifted(Indices(np.arange(L)), Indices(L + np.arange(K * width))),
+        words,
+        not np.all(flat_seen),
+        tuple(state_shape),
+        data.shape[1:],
+        np.ones(dx),
+        1.0 + np.max(np.abs(flat), axis=0),
+    )

@@ -1,0 +1,203 @@
+"""The markov shape: rows in blocks, each of which sees its own local inputs and the block before's.
+
+B is block lower bidiagonal, BBᵀ block tridiagonal, and so its Cholesky factor C has blocks C_k on
+the diagonal and L_k below it: T (d³ + d L²) a step, d the rows of a block.
+"""
+
+from typing import ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from coarea.manifolds import small
+from coarea.manifolds.indices import Indices
+from coarea.manifolds.split import AbstractLocal, AbstractSplit
+
+
+class Bidiagonal(eqx.Module):
+    """B: block k sees all of its own local inputs by D, and the last of the block before's by E.
+
+    A row that is `fill`, for a missing value, has zeros in both and stands for itself alone.
+    """
+
+    D: Float[Array, "K r w"]
+    E: Float[Array, "K r d"]
+    fill: Float[Array, "K r"]
+
+    @property
+    def X(self) -> Float[Array, "K r d"]:
+        """What D says of those inputs that the next block sees too."""
+        return self.D[..., -self.E.shape[-1] :]
+
+    def product(self, older: "Bidiagonal"):
+        """The blocks of B Bₒᵀ: on the diagonal, below and above it (none before the first)."""
+        diagonal = _outer(self.D, older.D) + _outer(self.E, older.E) + _diag(self.fill)
+        below = _outer(self.E[1:], older.X[:-1])
+        above = _outer(self.X[:-1], older.E[1:])
+        return diagonal, below, above
+
+
+class BlockTridiagonal(AbstractLocal):
+    """B with the Cholesky factor of BBᵀ."""
+
+    B: Bidiagonal
+    C: Float[Array, "K r r"]
+    L: Float[Array, "K r r"]  # the first is zero
+
+    def apply(self, n):  # noqa: D102
+        own = n.reshape(self.B.D.shape[0], self.B.D.shape[2])
+        d = self.B.E.shape[2]
+        before = jnp.concatenate([jnp.zeros_like(own[:1, -d:]), own[:-1, -d:]])
+        return (_times(self.B.D, own) + _times(self.B.E, before)).ravel()
+
+    def apply_transpose(self, lam):  # noqa: D102
+        rows = self._rows(lam)
+        own = _times(small.transpose(self.B.D), rows)
+        after = _times(small.transpose(self.B.E[1:]), rows[1:])
+        return own.at[:-1, -after.shape[1] :].add(after).ravel()
+
+    def solve(self, b):  # noqa: D102
+        def forward(before, block):
+            C, L, b = block
+            x = small.solve_lower(C, b - L @ before)
+            return x, x
+
+        b = b.reshape(*self.C.shape[:2], b.shape[-1])
+        _, x = jax.lax.scan(forward, jnp.zeros_like(b[0]), (self.C, self.L, b))
+        return x.reshape(-1, b.shape[-1])
+
+    def solve_transpose(self, b):  # noqa: D102
+        def backward(after, block):
+            C, L, b = block
+            x = small.solve_lower_transpose(C, b - after)
+            return L.T @ x, x
+
+        b = b.reshape(*self.C.shape[:2], b.shape[-1])
+        _, x = jax.lax.scan(backward, jnp.zeros_like(b[0]), (self.C, self.L, b), reverse=True)
+        return x.reshape(-1, b.shape[-1])
+
+    def rotate(self, n):  # noqa: D102
+        return self.solve(self.apply(n)[:, None])[:, 0]
+
+    def rotate_transpose(self, r):  # noqa: D102
+        return self.apply_transpose(self.solve_transpose(r[:, None])[:, 0])
+
+    def tangent(self, n, shift):  # noqa: D102
+        return n - self.rotate_transpose(self.rotate(n) + shift)
+
+    def solve_product(self, older, b):
+        """Elimination from the first block to the last, and back."""
+        diagonal, below, above = self.B.product(older.B)
+        zero = jnp.zeros_like(diagonal[:1])
+        below, above = jnp.concatenate([zero, below]), jnp.concatenate([above, zero])
+        b = b.reshape(*self.C.shape[:2], b.shape[-1])
+        r = self.C.shape[1]
+
+        def eliminate(before, block):
+            diagonal, below, above, b = block
+            solved = small.solve(
+                diagonal - below @ before[:, :r],
+                jnp.concatenate([above, b - below @ before[:, r:]], axis=1),
+            )
+            return solved, solved
+
+        def back(after, solved):
+            x = solved[:, r:] - solved[:, :r] @ after
+            return x, x
+
+        start = jnp.zeros((r, r + b.shape[-1]), b.dtype)
+        _, solved = jax.lax.scan(eliminate, start, (diagonal, below, above, b))
+        _, x = jax.lax.scan(back, jnp.zeros_like(b[0]), solved, reverse=True)
+        return x.reshape(-1, b.shape[-1])
+
+    def pivots(self):  # noqa: D102
+        return jnp.diagonal(self.C, axis1=1, axis2=2).ravel()
+
+    def inverse(self):
+        """The blocks of (BBᵀ)⁻¹ on the diagonal and above it (none after the last)."""
+        eye = jnp.broadcast_to(jnp.eye(self.C.shape[1], dtype=self.C.dtype), self.C.shape)
+        inverse = small.solve_lower(self.C, eye)
+        own = small.transpose(inverse) @ inverse
+        # G_{k+1,k} S_k⁻¹, where S_k is what is left of block k once those before are eliminated.
+        factor = self.L[1:] @ inverse[:-1]
+        factor = jnp.concatenate([factor, jnp.zeros_like(factor[:1])])
+
+        def backward(after, block):
+            own, factor = block
+            above = -factor.T @ after
+            inverse = own - above @ factor
+            return inverse, (inverse, above)
+
+        zero = jnp.zeros_like(own[0])
+        _, (diagonal, above) = jax.lax.scan(backward, zero, (own, factor), reverse=True)
+        return diagonal, above
+
+    def _rows(self, lam):
+        return lam.reshape(self.C.shape[:2])
+
+
+class Lifted(AbstractSplit[BlockTridiagonal]):
+    """What is linearised offers its own blocks: `constraint.blocks(u)` = ((V, B), residual).
+
+    And ⟨X, J(u)⟩ = `constraint.inner_product(u, *X)` for an X in the layout of (V, B).
+    """
+
+    is_cheap: ClassVar[bool] = True
+    shared_inputs: Indices = eqx.field(static=True)
+    local_inputs: Indices = eqx.field(static=True)
+
+    def pieces(self, constraint, u):  # noqa: D102
+        return constraint.blocks(u)
+
+    def linearise_and_differentiate(self, constraint, u):
+        """⟨X, J(u)⟩ for a fixed X is a sum of directional derivatives, one for each row.
+
+        Its gradient is therefore reverse over forward mode, where pulling X back through `blocks`
+        would be reverse over reverse, at twice the time.
+        """
+        linearisation = self.linearise(constraint, u)
+        fixed = self._cotangent(linearisation)
+        return linearisation, jax.grad(lambda u: constraint.inner_product(u, *fixed))(u)
+
+    def local(self, B):  # noqa: D102
+        diagonal, below, _ = B.product(B)
+
+        def eliminate(before, block):
+            diagonal, below = block
+            # L_k = G_{k,k−1} C_{k−1}⁻ᵀ
+            L = small.solve_lower(before, below.T).T
+            C = small.cholesky(diagonal - L @ L.T)
+            return C, (C, L)
+
+        below = jnp.concatenate([jnp.zeros_like(below[:1]), below])
+        first = jnp.eye(diagonal.shape[1], dtype=diagonal.dtype)
+        _, (C, L) = jax.lax.scan(eliminate, first, (diagonal, below))
+        return BlockTridiagonal(B, C, L)
+
+    def local_cotangent(self, local, W, Y, Z):
+        """(JJᵀ)⁻¹B = ((BBᵀ)⁻¹ − Z Yᵀ) B, of which only the blocks next to B's own meet it."""
+        B = local.B
+        K, r, _ = B.D.shape
+        Y, Z = Y.reshape(K, r, -1), Z.reshape(K, r, -1)
+        diagonal, above = local.inverse()
+        diagonal = diagonal - _outer(Z, Y)
+        above = above[:-1] - _outer(Z[:-1], Y[1:])
+        D = diagonal @ B.D
+        D = D.at[:-1, :, -B.E.shape[2] :].add(above @ B.E[1:])
+        E = diagonal @ B.E
+        E = E.at[1:].add(small.transpose(above) @ B.X[:-1])
+        return Bidiagonal(D, E, jnp.zeros_like(B.fill))
+
+
+def _outer(A: Float[Array, "K r w"], B: Float[Array, "K s w"]) -> Float[Array, "K r s"]:
+    return jnp.einsum("krw,ksw->krs", A, B)
+
+
+def _times(A: Float[Array, "K r w"], x: Float[Array, "K w"]) -> Float[Array, "K r"]:
+    return jnp.einsum("krw,kw->kr", A, x)
+
+
+def _diag(x: Float[Array, "K r"]) -> Float[Array, "K r r"]:
+    return x[..., None] * jnp.eye(x.shape[-1], dtype=x.dtype)

@@ -1,0 +1,201 @@
+"""Inputs split into shared ones, which many constraints see, and local ones: J = [V | B].
+
+Write B = C Q with C square and QQᵀ = I (Q is the identity where B is square), W = C⁻¹V and
+A = I + WᵀW, as large as the shared inputs are many. Then ½ log|JJᵀ| = log|det C| + ½ log|A|, and
+every solve is one with C and one with A. What B looks like, and so what C costs, is the local
+factor's matter.
+"""
+
+from abc import abstractmethod
+from typing import Any, Generic, Self, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from coarea.manifolds import small
+from coarea.manifolds.indices import Indices
+from coarea.manifolds.target import AbstractLinearisation, AbstractShape
+
+
+class AbstractLocal(eqx.Module):
+    """B with its factors. Vectors of N have rows in the order of the constraints."""
+
+    @abstractmethod
+    def apply(self, n: Float[Array, " K"]) -> Float[Array, " N"]:
+        """B n."""
+
+    @abstractmethod
+    def apply_transpose(self, lam: Float[Array, " N"]) -> Float[Array, " K"]:
+        """Bᵀ λ."""
+
+    @abstractmethod
+    def solve(self, b: Float[Array, "N k"]) -> Float[Array, "N k"]:
+        """C⁻¹ b."""
+
+    @abstractmethod
+    def solve_transpose(self, b: Float[Array, "N k"]) -> Float[Array, "N k"]:
+        """C⁻ᵀ b."""
+
+    @abstractmethod
+    def rotate(self, n: Float[Array, " K"]) -> Float[Array, " N"]:
+        """Q n."""
+
+    @abstractmethod
+    def rotate_transpose(self, r: Float[Array, " N"]) -> Float[Array, " K"]:
+        """Qᵀ r."""
+
+    @abstractmethod
+    def tangent(self, n: Float[Array, " K"], shift: Float[Array, " N"]) -> Float[Array, " K"]:
+        """n − Qᵀ(Q n + shift), without cancellation where Q is square."""
+
+    @abstractmethod
+    def solve_product(self, older: Self, b: Float[Array, "N k"]) -> Float[Array, "N k"]:
+        """(B Bₒᵀ)⁻¹ b."""
+
+    @abstractmethod
+    def pivots(self) -> Float[Array, " N"]:
+        """The diagonal of C."""
+
+    def log_det(self) -> Float[Array, ""]:
+        """log |det C|."""
+        return jnp.sum(jnp.log(jnp.abs(self.pivots())))
+
+
+F = TypeVar("F", bound=AbstractLocal)
+
+
+class SplitLinearisation(AbstractLinearisation, Generic[F]):
+    """V, the local factor, W and the Cholesky factor of A."""
+
+    residual: Float[Array, " N"]
+    V: Float[Array, "N L"]
+    local: F
+    W: Float[Array, "N L"]
+    factor: Float[Array, "L L"]
+    shared_inputs: Indices = eqx.field(static=True)
+    local_inputs: Indices = eqx.field(static=True)
+
+    def _parts(self, p):
+        return self.shared_inputs.take(p), self.local_inputs.take(p).ravel()
+
+    def _whole(self, template, v, n):
+        return self.local_inputs.put(self.shared_inputs.put(template, v), n)
+
+    def _solve_shared(self, b):
+        return small.cholesky_solve(self.factor, b[:, None])[:, 0]
+
+    def apply(self, p):  # noqa: D102
+        v, n = self._parts(p)
+        return self.V @ v + self.local.apply(n)
+
+    def apply_transpose(self, lam):  # noqa: D102
+        return self._from_rows(lam @ self.V, self.local.apply_transpose(lam))
+
+    def solve_gram(self, b):  # noqa: D102
+        s = self.local.solve(b[:, None])[:, 0]
+        s = s - self.W @ self._solve_shared(s @ self.W)
+        return self.local.solve_transpose(s[:, None])[:, 0]
+
+    def pseudo_inverse(self, b):  # noqa: D102
+        s = self.local.solve(b[:, None])[:, 0]
+        v = self._solve_shared(s @ self.W)
+        return self._from_rows(v, self.local.rotate_transpose(s - self.W @ v))
+
+    def project(self, p):
+        """In terms of W alone: through the Gram matrix it loses all digits as the noise shrinks."""
+        v, n = self._parts(p)
+        q = self._solve_shared(v - self.local.rotate(n) @ self.W)
+        return self._whole(p, q, self.local.tangent(n, self.W @ q))
+
+    def solve_newton(self, older, b):  # noqa: D102
+        solved = self.local.solve_product(
+            older.local, jnp.concatenate([self.V, b[:, None]], axis=1)
+        )
+        Y, x = solved[:, :-1], solved[:, -1]
+        # An inner product with the older V on the left, hence a matrix that is not symmetric.
+        inner = jnp.eye(Y.shape[1], dtype=Y.dtype) + older.V.T @ Y
+        return x - Y @ small.solve(inner, (x @ older.V)[:, None])[:, 0]
+
+    def half_log_det(self):  # noqa: D102
+        return self.local.log_det() + jnp.sum(jnp.log(jnp.diagonal(self.factor)))
+
+    def _from_rows(self, v, n):
+        template = jnp.zeros(self.num_inputs, v.dtype)
+        return self._whole(template, v, n)
+
+    num_inputs: int = eqx.field(static=True)
+
+
+class AbstractSplit(AbstractShape[SplitLinearisation[F]], Generic[F]):
+    """The shapes of this kind: what differs is how B is computed and factored."""
+
+    shared_inputs: eqx.AbstractVar[Indices]
+    local_inputs: eqx.AbstractVar[Indices]
+
+    @abstractmethod
+    def pieces(
+        self, constraint: Any, u: Float[Array, " M"]
+    ) -> tuple[tuple[Float[Array, "N L"], Any], Float[Array, " N"]]:
+        """((V, B), residual), B in whatever layout `local` takes."""
+
+    @abstractmethod
+    def local(self, B: Any) -> F:
+        """The factor of B."""
+
+    @abstractmethod
+    def local_cotangent(
+        self, local: F, W: Float[Array, "N L"], Y: Float[Array, "N L"], Z: Float[Array, "N L"]
+    ) -> Any:
+        """(JJᵀ)⁻¹B where B is not zero, in its layout. Y = C⁻ᵀW, Z = YA⁻¹ = (JJᵀ)⁻¹V.
+
+        It is (C⁻ᵀ − Z Wᵀ) Q, or ((BBᵀ)⁻¹ − Z Yᵀ) B.
+        """
+
+    def chains_together(self, num_chains):
+        """Several, while small matrices are factored without LAPACK."""
+        return min(8, -(-num_chains // 2)) if len(self.shared_inputs) <= small.LARGEST else 1
+
+    def linearise(self, constraint, u):  # noqa: D102
+        (V, B), residual = self.pieces(constraint, u)
+        return self._factored(u, residual, V, B)
+
+    def linearise_and_differentiate(self, constraint, u):
+        """The gradient pulls back the cotangent (JJᵀ)⁻¹J of J, restricted to J's pattern."""
+        (V, B), pull_back, residual = jax.vjp(lambda u: self.pieces(constraint, u), u, has_aux=True)
+        linearisation = self._factored(u, residual, V, B)
+        (gradient,) = pull_back(self._cotangent(linearisation))
+        return linearisation, gradient
+
+    def _cotangent(self, linearisation: SplitLinearisation[F]):
+        """(JJᵀ)⁻¹J where J is not zero, in the layout of `pieces`."""
+        W, local = linearisation.W, linearisation.local
+        Y = local.solve_transpose(W)
+        Z = small.cholesky_solve(linearisation.factor, Y.T).T
+        return Z, self.local_cotangent(local, W, Y, Z)
+
+    def _factored(self, u, residual, V, B) -> SplitLinearisation[F]:
+        local = self.local(B)
+        W = local.solve(V)
+        factor = small.cholesky(jnp.eye(W.shape[1], dtype=W.dtype) + W.T @ W)
+        return SplitLinearisation(
+            residual, V, local, W, factor, self.shared_inputs, self.local_inputs, u.size
+        )
+
+
+def units(indices: Indices, u) -> Float[Array, "L M"]:
+    """For each index the vector that is one there."""
+    rows = jnp.arange(len(indices))
+    return jnp.zeros((len(indices), u.size), u.dtype).at[rows, indices.flat].set(1.0)
+
+
+def pushed_forward(constraint, u, seeds):
+    """The residual at u and the constraint's derivatives along each seed, as columns."""
+
+    def push(seed):
+        residual, derivative = jax.jvp(constraint, (u,), (seed,))
+        return derivative, residual
+
+    columns, residual = jax.vmap(push, in_axes=0, out_axes=(1, None))(seeds)
+    return columns, residual

@@ -1,0 +1,85 @@
+"""The triangular shape: constraint i sees the local inputs up to its own. N² L a step.
+
+So do simulators whose every step is observed and adds noise to what it computes (Appendix C of the
+paper).
+"""
+
+from typing import ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float
+
+from coarea.manifolds.indices import Indices
+from coarea.manifolds.split import AbstractLocal, AbstractSplit
+
+
+class LowerTriangle(AbstractLocal):
+    """B with its rows put in an order in which it is lower triangular, and C = B."""
+
+    B: Float[Array, "N N"]
+    rows: Indices = eqx.field(static=True)
+
+    def apply(self, n):  # noqa: D102
+        return self._unsorted(self.B @ n)
+
+    def apply_transpose(self, lam):  # noqa: D102
+        return self.rows.take(lam) @ self.B
+
+    def solve(self, b):  # noqa: D102
+        return solve_triangular(self.B, self.rows.take(b), lower=True)
+
+    def solve_transpose(self, b):  # noqa: D102
+        return self._unsorted(solve_triangular(self.B, b, lower=True, trans="T"))
+
+    def rotate(self, n):  # noqa: D102
+        return n
+
+    def rotate_transpose(self, r):  # noqa: D102
+        return r
+
+    def tangent(self, n, shift):  # noqa: D102
+        return -shift
+
+    def solve_product(self, older, b):  # noqa: D102
+        return older.solve_transpose(self.solve(b))
+
+    def pivots(self):  # noqa: D102
+        return jnp.diagonal(self.B)
+
+    def _unsorted(self, b):
+        return self.rows.put(b, b)
+
+
+class Triangular(AbstractSplit[LowerTriangle]):
+    """`rows` and `local_inputs` are in the order in which B is lower triangular.
+
+    W, between the two factors of B, has its rows in that order too.
+    """
+
+    is_cheap: ClassVar[bool] = False
+    shared_inputs: Indices = eqx.field(static=True)
+    local_inputs: Indices = eqx.field(static=True)
+    rows: Indices = eqx.field(static=True)
+
+    def chains_together(self, num_chains):
+        """One: the factors are LAPACK's."""
+        return 1
+
+    def pieces(self, constraint, u):  # noqa: D102
+        def with_value(u):
+            residual = constraint(u)
+            return residual, residual
+
+        J, residual = jax.jacfwd(with_value, has_aux=True)(u)
+        B = self.rows.take(self.local_inputs.take(J.T).T)
+        return (self.shared_inputs.take(J.T).T, B), residual
+
+    def local(self, B):  # noqa: D102
+        return LowerTriangle(B, self.rows)
+
+    def local_cotangent(self, local, W, Y, Z):
+        """Only the diagonal of B⁻ᵀ meets a nonzero element of B's derivative."""
+        return jnp.diag(1 / jnp.diagonal(local.B)) - self.rows.take(Z) @ W.T
