@@ -195,9 +195,11 @@ MISTAKES = {
         SettingError, "target_acceptance=80", lambda: co.CHMC(target_acceptance=80),
     ),
     "rotation of what is not normal": (
-        SettingError, "every input is standard normal",
+        SettingError, "standard normal, of which there are none here",
         lambda: co.sample(
-            condition(lambda u: u["a"] + u["b"], a=dist.Logistic(0.0, 1.0), b=()),
+            condition(
+                lambda u: u["a"] + u["b"], a=dist.Logistic(0.0, 1.0), b=dist.Logistic(0.0, 1.0)
+            ),
             kernel=co.CHMC(integrator=co.dynamics.Rattle(flow=co.dynamics.Rotation())),
         ),
     ),

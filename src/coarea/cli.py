@@ -52,6 +52,37 @@ def lotka_volterra(
     lotka_volterra.run(draws, warmup, chains, seed, out)
 
 
+@run.command("fitzhugh-nagumo")
+def fitzhugh_nagumo(
+    draws: Draws = 500,
+    warmup: Warmup = 300,
+    chains: Chains = 2,
+    seed: Seed = 0,
+    out: Out = Path("out/fitzhugh-nagumo"),
+) -> None:
+    """Rates and hidden states of a neuron from its exactly observed voltage."""
+    from coarea.experiments import fitzhugh_nagumo
+
+    fitzhugh_nagumo.run(draws, warmup, chains, seed, out)
+
+
+@run.command("boarding-school")
+def boarding_school(
+    draws: Draws = 1000,
+    warmup: Warmup = 500,
+    chains: Chains = 4,
+    seed: Seed = 0,
+    out: Out = Path("out/boarding-school"),
+    noise: Annotated[
+        float, typer.Option(min=0.0, help="Standard deviation of a count; 0: seen exactly.")
+    ] = 1.0,
+) -> None:
+    """An influenza outbreak: a stochastic SIR model of 14 daily counts."""
+    from coarea.experiments import boarding_school
+
+    boarding_school.run(draws, warmup, chains, seed, out, noise)
+
+
 def main() -> None:
     """Run the command line; a mistake of the user's ends in one line, not in a traceback."""
     try:

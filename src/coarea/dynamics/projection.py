@@ -159,6 +159,9 @@ class Hybrid(AbstractSolver):
         return polished._replace(iterations=polished.iterations + found.stats["num_steps"])
 
 
+# A step projects forward and back, and linearises in several places: as programs of their own these
+# are traced once.
+@eqx.filter_jit
 def project_onto(
     solvers: tuple[AbstractSolver, ...],
     target: AbstractTarget,
@@ -186,7 +189,13 @@ def project_onto(
 
 
 def _newton_change(target, older, u, c):
-    return older.apply_transpose(target.linearise(u).solve_newton(older, c))
+    return older.apply_transpose(linearise(target, u).solve_newton(older, c))
+
+
+@eqx.filter_jit
+def linearise(target: AbstractTarget, u: Float[Array, " M"]) -> AbstractLinearisation:
+    """The target linearised at u."""
+    return target.linearise(u)
 
 
 class _Iterate(NamedTuple):

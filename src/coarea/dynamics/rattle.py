@@ -14,6 +14,7 @@ from coarea.dynamics.projection import (
     NewtonLineSearch,
     QuasiNewton,
     Tolerance,
+    linearise,
     position_size,
     project_onto,
 )
@@ -102,6 +103,7 @@ class Rattle(eqx.Module):
             iterations=jnp.asarray(0),
         )
 
+    @eqx.filter_jit
     def step(
         self,
         target: AbstractTarget,
@@ -125,7 +127,7 @@ class Rattle(eqx.Module):
         def sub_step(carry):
             count, at = carry
             moved = self._move(target, flow, at, tau)
-            linearisation = target.linearise(moved.position)
+            linearisation = linearise(target, moved.position)
             return count + 1, self._arrive(target, flow, at, moved, linearisation, tau)
 
         if geodesic_steps > 1:

@@ -10,10 +10,17 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 import numpy as np
-from rich.console import Console
 
 import coarea as co
-from coarea.experiments.report import parameter_table, writable_folder
+from coarea.experiments.report import (
+    BLUE,
+    ORANGE,
+    Parameter,
+    conclude,
+    draw_marginal,
+    normal_density,
+    writable_folder,
+)
 from coarea.precision import in_float64
 
 if TYPE_CHECKING:
@@ -59,25 +66,16 @@ def run(
     out: Path = Path("out/lotka-volterra"),
 ) -> "DataTree":
     """Sample the posterior of the rates; print a table, write a figure and the draws to `out`."""
-    console = Console()
     folder = writable_folder(out)
     y = dataset(seed)
     posterior = co.condition(generator(), {"y": y})
-    result = co.sample(
-        posterior,
-        draws=draws,
-        warmup=warmup,
-        chains=chains,
-        seed=seed,
-    )
-    console.print(parameter_table(result, "z", NAMES, TRUTH))
-    largest = float(result.sample_stats["constraint_error"].max())
-    console.print(
-        f"Largest constraint error over all draws: {largest:.1e} of the size of the data."
-    )
-    result.to_netcdf(folder / "draws.nc", engine="h5netcdf")
-    figure(result, y, seed).savefig(folder / "posterior.png", dpi=150)
-    console.print(f"Wrote {folder / 'draws.nc'} and {folder / 'posterior.png'}.")
+    result = co.sample(posterior, draws=draws, warmup=warmup, chains=chains, seed=seed)
+    z = result.posterior["z"].values
+    parameters = {
+        name: Parameter(z[..., i], truth)
+        for i, (name, truth) in enumerate(zip(NAMES, TRUTH, strict=True))
+    }
+    conclude(result, parameters, figure(result, y, seed), folder)
     return result
 
 
@@ -92,7 +90,8 @@ def figure(result: "DataTree", y: np.ndarray, seed: int) -> "Figure":
     for axes, name, values, truth in zip(
         right.subplots(2, 2).flat, NAMES, np.log(z).T, np.log(TRUTH), strict=True
     ):
-        _marginal(axes, name, values, truth)
+        draw_marginal(axes, name, Parameter(values, truth), normal_density(-2.0))
+        axes.set_xlabel("log rate")
     right.legend(
         *right.axes[0].get_legend_handles_labels(),
         loc="outside upper center",
@@ -107,7 +106,7 @@ def _populations(axes, z, y, seed) -> None:
     times = np.arange(NUM_STEPS + 1)
     simulated = _simulations(z[rng.integers(len(z), size=40)], seed)
     observed = np.concatenate([[START], y])
-    for species, (name, colour) in enumerate((("prey", "#0072B2"), ("predator", "#D55E00"))):
+    for species, (name, colour) in enumerate((("prey", BLUE), ("predator", ORANGE))):
         for trajectory in simulated[..., species]:
             axes.plot(times, trajectory, color=colour, alpha=0.15, lw=0.8)
         axes.plot(times, observed[:, species], "o", color=colour, ms=3.5, label=f"{name}, observed")
@@ -123,14 +122,3 @@ def _simulations(z, seed) -> np.ndarray:
     y = jax.vmap(lambda z, n: simulate({"z": jnp.log(z) + 2.0, "noise": n})["y"])(z, noise)
     start = np.broadcast_to(START, (len(z), 1, 2))
     return np.concatenate([start, np.asarray(y)], axis=1)
-
-
-def _marginal(axes, name, values, truth) -> None:
-    axes.hist(values, bins=40, density=True, color="#56B4E9", label="posterior")
-    low, high = axes.get_xlim()
-    grid = np.linspace(low, high, 50)
-    prior = np.exp(-0.5 * (grid + 2) ** 2) / np.sqrt(2 * np.pi)
-    axes.plot(grid, prior, color="#009E73", label="prior")
-    axes.axvline(truth, color="black", ls="--", lw=1.2, label="truth")
-    axes.locator_params(axis="x", nbins=4)
-    axes.set(title=name, xlabel="log rate", yticks=[])

@@ -27,7 +27,7 @@ class CHMC(AbstractKernel):
     """
 
     num_steps: int | tuple[int, int] | None = eqx.field(static=True, default=None)
-    geodesic_steps: int = eqx.field(static=True, default=1)
+    geodesic_steps: int | None = eqx.field(static=True, default=None)
     step_size: float | None = None
     target_acceptance: float = 0.8
     mass: Mass = eqx.field(static=True, default="identity")
@@ -90,7 +90,9 @@ class CHMC(AbstractKernel):
         """The state after `num_steps` or at a failure, the steps made, and when it turned back."""
 
         def advance(state):
-            return self.integrator.step(target, state, tuning.step_size, self.geodesic_steps)
+            return self.integrator.step(
+                target, state, tuning.step_size, self.geodesic_steps_for(target)
+            )
 
         if self.num_steps is not None:
 
@@ -129,7 +131,7 @@ def chmc(
     target: AbstractTarget,
     step_size: float,
     num_steps: int | tuple[int, int] = (4, 8),
-    geodesic_steps: int = 1,
+    geodesic_steps: int | None = None,
     integrator: Rattle = Rattle(),
 ) -> SamplingAlgorithm:
     """Constrained HMC after BlackJAX's contract. Call it, and use it, in double precision.

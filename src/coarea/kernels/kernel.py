@@ -53,18 +53,20 @@ class AbstractKernel(eqx.Module):
     """A kernel's settings. What can be adapted is passed to each step.
 
     A `step_size` that is given is used as it is. `mass="diagonal"` lets warm-up measure every input
-    in units of its standard deviation.
+    in units of its standard deviation. `geodesic_steps` are the projected sub-steps of a step; left
+    out, as many as suit the target.
     """
 
     integrator: eqx.AbstractVar[Rattle]
-    geodesic_steps: eqx.AbstractVar[int]
+    geodesic_steps: eqx.AbstractVar[int | None]
     step_size: eqx.AbstractVar[float | None]
     target_acceptance: eqx.AbstractVar[float]
     mass: eqx.AbstractVar[Mass]
 
     def __check_init__(self):
         check_step_size(self.step_size)
-        check_positive_count("geodesic_steps", self.geodesic_steps)
+        if self.geodesic_steps is not None:
+            check_positive_count("geodesic_steps", self.geodesic_steps)
         if not 0 < self.target_acceptance < 1:
             raise SettingError(
                 f"target_acceptance={self.target_acceptance}: it is a probability, such as 0.8."
@@ -78,6 +80,10 @@ class AbstractKernel(eqx.Module):
         if self.step_size is None:
             return "step_size"
         return None
+
+    def geodesic_steps_for(self, target: AbstractTarget) -> int:
+        """The number given, or the one that suits the target."""
+        return target.geodesic_steps if self.geodesic_steps is None else self.geodesic_steps
 
     def init(self, target: AbstractTarget, u: Float[Array, " M"]) -> PhaseState:
         """The state of a chain at u."""

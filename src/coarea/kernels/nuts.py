@@ -27,7 +27,7 @@ class NUTS(AbstractKernel):
     """
 
     max_tree_depth: int = eqx.field(static=True, default=10)
-    geodesic_steps: int = eqx.field(static=True, default=1)
+    geodesic_steps: int | None = eqx.field(static=True, default=None)
     step_size: float | None = None
     target_acceptance: float = 0.8
     mass: Mass = eqx.field(static=True, default="identity")
@@ -44,7 +44,7 @@ class NUTS(AbstractKernel):
         momentum_key, tree_key = jax.random.split(key)
 
         def integrate(state: PhaseState, step_size):
-            end = self.integrator.step(target, state, step_size, self.geodesic_steps)
+            end = self.integrator.step(target, state, step_size, self.geodesic_steps_for(target))
             return end._replace(logdensity=jnp.where(end.failed, -jnp.inf, end.logdensity))
 
         propose = iterative_nuts_proposal(
@@ -85,7 +85,7 @@ def nuts(
     target: AbstractTarget,
     step_size: float,
     max_tree_depth: int = 10,
-    geodesic_steps: int = 1,
+    geodesic_steps: int | None = None,
     integrator: Rattle = Rattle(),
 ) -> SamplingAlgorithm:
     """NUTS on a manifold after BlackJAX's contract. Call it, and use it, in double precision.

@@ -60,7 +60,7 @@ class BlockDiagonal(AbstractLocal):
     def fill(self):
         """Ones on the diagonal of the rows that only fill up."""
         is_pad = jnp.asarray(self.rows.is_pad.reshape(self.rows.shape), self.B.dtype)
-        return is_pad[..., None] * jnp.eye(self.B.shape[1], dtype=self.B.dtype)
+        return is_pad[..., None] * jnp.eye(self.B.shape[1], dtype=self.B.dtype)[None]
 
     def _blocks(self, n):
         return n.reshape(self.B.shape[0], self.B.shape[2])

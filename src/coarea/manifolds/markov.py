@@ -200,4 +200,4 @@ def _times(A: Float[Array, "K r w"], x: Float[Array, "K w"]) -> Float[Array, "K 
 
 
 def _diag(x: Float[Array, "K r"]) -> Float[Array, "K r r"]:
-    return x[..., None] * jnp.eye(x.shape[-1], dtype=x.dtype)
+    return x[..., None] * jnp.eye(x.shape[-1], dtype=x.dtype)[None]

@@ -118,6 +118,15 @@ class AbstractTarget(eqx.Module):
     def chains_together(self, num_chains: int) -> int:
         """How many of the chains are best run as one vectorised group on a CPU."""
 
+    @property
+    def geodesic_steps(self) -> int:
+        """How many projected sub-steps suit a step.
+
+        More than one pays only where the gradient costs more than the rest of a step, and the
+        manifold bends more than the density: measured, on lifted simulators.
+        """
+        return 1
+
     @abstractmethod
     def in_units(self, units: Float[Array, " M"] | None) -> Self:
         """The same distribution with every element of a position measured in a unit of its own.
@@ -148,6 +157,11 @@ class AbstractTarget(eqx.Module):
     @abstractmethod
     def inputs(self, u: Float[Array, " M"]) -> dict[str, Array]:
         """The draw itself, by name."""
+
+    @property
+    def constraints(self) -> np.ndarray:
+        """The rows of the residual that constrain anything: all, unless some only fill up."""
+        return np.arange(self.num_constraints)
 
     @abstractmethod
     def describe(self, constraint: int) -> str:

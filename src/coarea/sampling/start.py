@@ -143,20 +143,21 @@ def check_rank(target: AbstractTarget, u: Float[Array, " M"]) -> None:
     """
     if target.num_constraints * target.num_inputs > _MOST_ELEMENTS:
         return
-    J = np.asarray(_jacobian(target, u))
+    rows = target.constraints
+    J = np.asarray(_jacobian(target, u))[rows]
     if not np.all(np.isfinite(J)):
         return
     size = np.linalg.norm(J, axis=1)
     if np.any(size == 0):
         raise JacobianError(
-            f"{_names(target, np.flatnonzero(size == 0))}: the derivative with respect to every "
+            f"{_names(target, rows[size == 0])}: the derivative with respect to every "
             "input is zero, so no change of the inputs can bring about the observed value. An "
             "output that is constant, rounded, thresholded or integer-valued inside cannot be "
             "conditioned on."
         )
     left, singular, _ = np.linalg.svd(J / size[:, None], full_matrices=False)
     if singular[-1] <= 4 * J.shape[1] * np.finfo(J.dtype).eps:
-        involved = np.flatnonzero(np.abs(left[:, -1]) > 1e-6)
+        involved = rows[np.abs(left[:, -1]) > 1e-6]
         raise JacobianError(
             f"{_names(target, involved)} are not independent: to first order one of them follows "
             "from the others, so the Jacobian has no full rank. Leave out those that repeat what "
@@ -251,10 +252,14 @@ def _approach_at_once(target, u, tolerance) -> Start:
         gauss_newton,
         _Attempt(u, error(u), far, jnp.asarray(0), jnp.asarray(False)),
     )
-    left = jnp.where(
-        tolerance.is_met(target, end.u, end.error, end.step), end.error / target.scale, jnp.inf
-    )
-    return Start(end.u, left, target.evaluate(end.u).log_density)
+    met = tolerance.is_met(target, end.u, end.error, end.step)
+    return _judged(target, end.u, end.error / target.scale, met, tolerance)
+
+
+def _judged(target, u, error, met, tolerance) -> Start:
+    """What is called found must have met every constraint, not only have a small residual."""
+    small = (error <= tolerance.residual) & ~met
+    return Start(u, jnp.where(small, jnp.inf, error), target.evaluate(u).log_density)
 
 
 def _searched_along(target, at: _Attempt, full, error, tolerance) -> _Attempt:
@@ -325,6 +330,4 @@ def _approach_in_turn(target, u, tolerance) -> Start:
         unfinished, extend, _Progress(u, zero, jnp.asarray(N), zero, jnp.asarray(False))
     )
     left = error(end.u, jnp.full(N, True)) / target.scale
-    # What is called found must have met every constraint, not only have a small residual.
-    small = (left <= tolerance.residual) & (end.met < N)
-    return Start(end.u, jnp.where(small, jnp.inf, left), target.evaluate(end.u).log_density)
+    return _judged(target, end.u, left, end.met == N, tolerance)
