@@ -93,7 +93,8 @@ def run_mici(posterior, start, step_size, num_steps, geodesic_steps, solver, thr
 
 def main(draws: int = 1000):
     logging.disable(logging.WARNING)
-    posterior = co.condition(lotka_volterra.generator(), {"y": lotka_volterra.dataset(seed=0)})
+    y = lotka_volterra.dataset(seed=0)
+    posterior = co.condition(lotka_volterra.generator(), {"y": y}, structure="dense")
     start = co.find_start(posterior, jax.random.key(0), 1)
     quasi_newton = mici.solvers.solve_projection_onto_manifold_quasi_newton
     newton = mici.solvers.solve_projection_onto_manifold_newton

@@ -68,8 +68,8 @@ def fitzhugh_nagumo(
 
 @run.command("boarding-school")
 def boarding_school(
-    draws: Draws = 1000,
-    warmup: Warmup = 500,
+    draws: Draws = 500,
+    warmup: Warmup = 300,
     chains: Chains = 4,
     seed: Seed = 0,
     out: Out = Path("out/boarding-school"),

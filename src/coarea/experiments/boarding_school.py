@@ -86,8 +86,8 @@ def step(z, state, n, dt):
 
 
 def run(
-    draws: int = 1000,
-    warmup: int = 500,
+    draws: int = 500,
+    warmup: int = 300,
     chains: int = 4,
     seed: int = 0,
     out: Path = Path("out/boarding-school"),

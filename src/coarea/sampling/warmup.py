@@ -1,9 +1,11 @@
 """Warm-up: what a chain learns of its step size, its trajectories' length and its inputs' units.
 
-The step size follows two dual averagings, towards a wanted acceptance and a bearable rate of
-failures. They begin where doubling or halving has found a step of the right order.
+The step size is the smaller of two: dual averaging finds one of the wanted acceptance, and a search
+of its own one with a bearable rate of failures. They begin where doubling or halving has found a
+step of the right order.
 """
 
+import math
 from typing import NamedTuple
 
 import equinox as eqx
@@ -21,7 +23,13 @@ _FIRST_STEP = 0.1
 _FIRST_STEPS = 10
 # Failed trajectories are rejected, so that they bias nothing, but near places where many fail the
 # chain is slow, which acceptance alone does not show.
-_WANTED_SUCCESS = 0.995
+_WANTED_FAILURES = 0.005
+# How far a failure sets the step back at first, in logarithms. The rate of failures is a steep
+# function of the step: half of it or less is enough, where acceptance needs a wider search.
+_SETBACK = 0.5
+_MARGIN = 0.1
+# What each window tries beyond the step that the one before found bearable.
+_SECOND_CHANCE = 1.5
 # Each window of a warm-up, as fractions of it, begins afresh, so that what was right on the way
 # from the start point to where the posterior lies does not weigh on the result.
 _WINDOWS = (0.25,)
@@ -40,6 +48,37 @@ class Search(NamedTuple):
     is_over: Bool[Array, ""]
 
 
+class FailureSearch(NamedTuple):
+    """A step with a bearable rate of failures, by stochastic approximation, and its average."""
+
+    log_step_size: Float[Array, ""]
+    log_step_size_avg: Float[Array, ""]
+    age: Int[Array, ""]
+
+    @property
+    def bearable(self) -> Float[Array, ""]:
+        """The average, a little less: half of the steps averaged over were too long."""
+        return self.log_step_size_avg - _MARGIN
+
+    @classmethod
+    def beginning(cls, step_size) -> "FailureSearch":
+        """Before the first transition of a window."""
+        return cls(jnp.log(step_size), jnp.log(step_size), jnp.asarray(0))
+
+    def learn(self, failed: Bool[Array, ""], used: Float[Array, ""]) -> "FailureSearch":
+        """Failures are rare, so that each counts for much more than a success.
+
+        One at a smaller step than this search would allow says that this search is too bold.
+        """
+        age = self.age + 1
+        gain = _SETBACK * age ** (-0.4)
+        at = jnp.where(failed, jnp.minimum(self.log_step_size, jnp.log(used)), self.log_step_size)
+        at = at - gain * (failed - _WANTED_FAILURES)
+        weight = age ** (-0.75)
+        average = weight * at + (1 - weight) * self.log_step_size_avg
+        return FailureSearch(at, average, age)
+
+
 class Adaptation(NamedTuple):
     """All that a chain has learnt.
 
@@ -49,7 +88,7 @@ class Adaptation(NamedTuple):
 
     search: Search
     by_acceptance: DualAveragingAdaptationState
-    by_failures: DualAveragingAdaptationState
+    by_failures: FailureSearch
     turning_time: Float[Array, ""]
     age: Int[Array, ""]  # transitions since this window began
     units: Float[Array, " M"] | None
@@ -74,10 +113,8 @@ class Warmup(eqx.Module):
     adapts_units: bool = eqx.field(static=True)
 
     @property
-    def _searches(self):
-        acceptance = dual_averaging_adaptation(self.target_acceptance)
-        # Failures are rare events: a slower search (larger gamma) averages over more of them.
-        return acceptance, dual_averaging_adaptation(_WANTED_SUCCESS, gamma=0.2)
+    def _dual_averaging(self):
+        return dual_averaging_adaptation(self.target_acceptance)
 
     def init(self, num_inputs: int) -> Adaptation:
         """The state before the first transition."""
@@ -91,13 +128,12 @@ class Warmup(eqx.Module):
         at = jnp.log(learnt.step_size)
         known = state.by_acceptance._replace(log_step_size=at, log_step_size_avg=at)
         search = Search(learnt.step_size, jnp.asarray(0), jnp.asarray(True))
-        return state._replace(search=search, by_acceptance=known, by_failures=known)
+        by_failures = FailureSearch.beginning(learnt.step_size * math.exp(_MARGIN))
+        return state._replace(search=search, by_acceptance=known, by_failures=by_failures)
 
     def learnt(self, state: Adaptation) -> Learnt:
         """What the draws are made with."""
-        average = jnp.minimum(
-            state.by_acceptance.log_step_size_avg, state.by_failures.log_step_size_avg
-        )
+        average = jnp.minimum(state.by_acceptance.log_step_size_avg, state.by_failures.bearable)
         step_size = jnp.where(state.search.is_over, jnp.exp(average), state.search.step_size)
         return Learnt(jnp.minimum(step_size, self.longest_step), state.turning_time, state.units)
 
@@ -126,15 +162,16 @@ class Warmup(eqx.Module):
         """Learn from a transition that led to `position`. After warm-up nothing changes."""
         tuning = self.tuning(state, transition)
         failed = info.convergence_error | info.non_reversible_step
-        (init_acceptance, by_acceptance, _), (init_failures, by_failures, _) = self._searches
+        first, by_acceptance, _ = self._dual_averaging
         search = self._searched(state.search, info.acceptance_rate, failed)
         goes_on = state._replace(
             by_acceptance=self._bounded(by_acceptance(state.by_acceptance, info.acceptance_rate)),
-            by_failures=by_failures(state.by_failures, 1.0 - failed.astype(position.dtype)),
+            by_failures=state.by_failures.learn(failed, tuning.step_size),
         )
         begins = state._replace(
-            by_acceptance=init_acceptance(search.step_size),
-            by_failures=init_failures(search.step_size),
+            by_acceptance=first(search.step_size),
+            # Nothing is known of failures yet: ten times as much, as dual averaging tries too.
+            by_failures=FailureSearch.beginning(10 * search.step_size),
         )
         age = state.age + 1
         learnt = _where(state.search.is_over, goes_on, begins)._replace(
@@ -162,18 +199,15 @@ class Warmup(eqx.Module):
     def _next_window(self, state: Adaptation) -> Adaptation:
         step_size, turning_time, units = self.learnt(state)
         if units is None:
-            (by_acceptance, _, _), (by_failures, _, _) = self._searches
-
-            def own(search):
-                # Each from where it was itself: the one that did not decide saw the other's steps
-                # and may be anywhere above. Divided by ten, near which dual averaging looks first.
-                reached = jnp.exp(search.log_step_size_avg)
-                return jnp.minimum(reached, 10 * step_size) / 10
-
+            # Each from where it was itself: the one that did not decide saw the other's steps and
+            # may be anywhere above. Divided by ten, near which dual averaging looks first.
+            allowed = jnp.exp(state.by_acceptance.log_step_size_avg)
+            bearable = jnp.exp(state.by_failures.bearable)
+            first, _, _ = self._dual_averaging
             return self._window(step_size, turning_time, units)._replace(
                 search=state.search,
-                by_acceptance=by_acceptance(own(state.by_acceptance)),
-                by_failures=by_failures(own(state.by_failures)),
+                by_acceptance=first(jnp.minimum(allowed, 10 * step_size) / 10),
+                by_failures=FailureSearch.beginning(_SECOND_CHANCE * bearable),
             )
         variance, count, _ = _welford[2](state.spread)
         # Only ratios of units matter, so that they are drawn towards their geometric mean: a step
@@ -186,11 +220,11 @@ class Warmup(eqx.Module):
         return self._window(first, _FIRST_STEPS * first, units)
 
     def _window(self, step_size, turning_time, units) -> Adaptation:
-        (by_acceptance, _, _), (by_failures, _, _) = self._searches
+        first, _, _ = self._dual_averaging
         state = Adaptation(
             Search(step_size, jnp.asarray(0), jnp.asarray(False)),
-            by_acceptance(step_size),
-            by_failures(step_size),
+            first(step_size),
+            FailureSearch.beginning(10 * step_size),
             turning_time,
             jnp.asarray(0),
             units,
