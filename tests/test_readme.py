@@ -1,4 +1,4 @@
-"""The README's example runs as it stands."""
+"""The README's examples run as they stand."""
 
 import re
 from pathlib import Path
@@ -8,11 +8,15 @@ import numpy as np
 README = Path(__file__).parents[1] / "README.md"
 
 
-def test_the_example_in_the_readme_runs(monkeypatch):
-    (code,) = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+def test_the_examples_in_the_readme_run():
     names = {}
-    exec(code, names)
+    first, second = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+    exec(first, names)
     posterior = names["draws"].posterior
     assert posterior["scale"].shape == (4, 1000)
     assert np.all(posterior["scale"] > 0)
     assert names["draws"].sample_stats["convergence_error"].mean() < 0.02
+    exec(second, names)
+    x = names["draws"].posterior["x"].values
+    assert x.shape == (4, 1000, 50, 2)
+    np.testing.assert_allclose(x[..., 0], np.broadcast_to(names["y"], x.shape[:3]), atol=1e-7)

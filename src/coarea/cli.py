@@ -68,9 +68,9 @@ def fitzhugh_nagumo(
 
 @run.command("boarding-school")
 def boarding_school(
-    draws: Draws = 500,
+    draws: Draws = 400,
     warmup: Warmup = 300,
-    chains: Chains = 4,
+    chains: Chains = 2,
     seed: Seed = 0,
     out: Out = Path("out/boarding-school"),
     noise: Annotated[

@@ -86,9 +86,9 @@ def step(z, state, n, dt):
 
 
 def run(
-    draws: int = 500,
+    draws: int = 400,
     warmup: int = 300,
-    chains: int = 4,
+    chains: int = 2,
     seed: int = 0,
     out: Path = Path("out/boarding-school"),
     noise: float = 1.0,
