@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 
 import coarea as co
@@ -151,3 +152,21 @@ def test_a_failed_step_is_flagged(posterior, start):
     assert end.convergence_error
     assert not end.non_reversible_step
     assert jnp.all(jnp.isfinite(end.position))
+
+
+def test_inputs_that_turn_beside_inputs_that_go_straight_lead_back(x64):
+    """A step corrects the momentum along the rows of J; each flow carries that on its own way."""
+    model = co.Generator(
+        lambda u: {"y": u["a"] + jnp.exp(0.3 * u["b"]) + 0.2 * u["a"] * u["b"]},
+        {"a": 3, "b": dist.Logistic(0.0, jnp.ones(3))},
+    )
+    posterior = co.condition(model, {"y": np.array([0.5, 1.0, 1.5])})
+    assert 0 < np.sum(posterior.normals) < posterior.num_inputs
+    integrator = Rattle(reverse_check=False)
+    u = jnp.asarray(co.find_start(posterior, jax.random.key(0), 1)[0])
+    start = integrator.refresh(jax.random.key(1), integrator.init(posterior, u))
+    h = jnp.asarray(0.4)
+    ahead = integrator.step(posterior, start, h)
+    assert jnp.max(jnp.abs(ahead.position - u)) > 0.1
+    back = integrator.step(posterior, ahead._replace(momentum=-ahead.momentum), h)
+    np.testing.assert_allclose(back.position, u, atol=1e-7)

@@ -33,10 +33,19 @@ class AbstractFlow(eqx.Module):
         p: Float[Array, " M"],
         tau: Float[Array, ""],
     ) -> Float[Array, " M"]:
-        """Where the flow leads from (u, p), up to a multiple of the rows of J at u.
+        """Where the flow leads from (u, p), up to a multiple of the weighted rows of J at u.
 
-        The projection moves along those rows, so any multiple has the same projection: the best
-        is the one that lies nearest to the manifold.
+        The projection moves along those, so any multiple has the same projection: the best is the
+        one that lies nearest to the manifold.
+        """
+
+    @abstractmethod
+    def weights(self, tau: Float[Array, ""]) -> Float[Array, " M"] | float:
+        """How far a unit of momentum carries each element, relative to one another.
+
+        The constraint acts on the momentum, along the rows of J, and the flow carries that on to
+        the position. Were the position corrected along the rows themselves where elements follow
+        different flows, the way back would be another one.
         """
 
     @abstractmethod
@@ -60,6 +69,9 @@ class Straight(AbstractFlow):
     def position(self, linearisation, u, p, tau):  # noqa: D102
         return u + tau * p
 
+    def weights(self, tau):  # noqa: D102
+        return 1.0
+
     def momentum(self, u, end, tau):  # noqa: D102
         return (end - u) / tau
 
@@ -82,8 +94,12 @@ class Rotation(AbstractFlow):
     def position(self, linearisation, u, p, tau):  # noqa: D102
         # cos τ u + sin τ p, with the component of u along the rows of J left alone: rotating it
         # too would leave the manifold by |u| τ²/2 before the projection begins.
-        turned = linearisation.project(self._only_normals(u))
+        turned = self._only_normals(u)
+        turned = turned - self.weights(tau) * (turned - linearisation.project(turned))
         return u - (1 - jnp.cos(tau)) * turned + self._or_straight(jnp.sin(tau), tau) * p
+
+    def weights(self, tau):  # noqa: D102
+        return self._or_straight(1.0, tau / jnp.sin(tau))
 
     def momentum(self, u, end, tau):  # noqa: D102
         cos, sin = self._or_straight(jnp.cos(tau), 1.0), self._or_straight(jnp.sin(tau), tau)

@@ -1,4 +1,7 @@
-"""Projection solvers: find λ with c(ũ − Jₒᵀλ) = 0, Jₒ being J at the point that was left.
+"""Projection solvers: find λ with c(ũ − D Jₒᵀλ) = 0, Jₒ being J at the point that was left.
+
+D, the weights, are how far the flow carries each element for a unit of its momentum; all one unless
+elements follow different flows.
 
 Each solver starts from λ = 0 and is a deterministic function of (Jₒ, ũ), which the reverse check
 relies on. None raises: `converged` says whether the answer may be used.
@@ -6,7 +9,7 @@ relies on. None raises: `converged` says whether the answer may be used.
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
@@ -21,6 +24,9 @@ from coarea.manifolds.target import AbstractLinearisation
 _HOPELESS = 1e10
 # The pace of convergence is judged from this iteration on: before, the residual may well grow.
 _FIRST_JUDGED = 2
+
+
+Weights: TypeAlias = Float[Array, " M"] | float
 
 
 class Tolerance(eqx.Module):
@@ -72,8 +78,9 @@ class AbstractSolver(eqx.Module):
         older: AbstractLinearisation,
         u: Float[Array, " M"],
         tolerance: Tolerance,
+        weights: Weights = 1.0,
     ) -> Projection:
-        """Project u onto the manifold along the rows of `older`'s Jacobian."""
+        """Project u onto the manifold along the rows of `older`'s Jacobian, weighted."""
 
 
 class QuasiNewton(AbstractSolver):
@@ -85,9 +92,9 @@ class QuasiNewton(AbstractSolver):
 
     max_iterations: int = eqx.field(static=True, default=50)
 
-    def solve(self, target, older, u, tolerance):  # noqa: D102
+    def solve(self, target, older, u, tolerance, weights=1.0):  # noqa: D102
         def change(u, c):
-            return older.pseudo_inverse(c)
+            return weights * older.pseudo_inverse(c)
 
         def too_slow(at: _Iterate, size, previous):
             missing = jnp.log(size / (tolerance.residual * target.scale))
@@ -101,9 +108,9 @@ class Newton(AbstractSolver):
 
     max_iterations: int = eqx.field(static=True, default=20)
 
-    def solve(self, target, older, u, tolerance):  # noqa: D102
+    def solve(self, target, older, u, tolerance, weights=1.0):  # noqa: D102
         def change(u, c):
-            return _newton_change(target, older, u, c)
+            return weights * _newton_change(target, older, u, c)
 
         return _iterate(target, change, u, tolerance, self.max_iterations)
 
@@ -114,9 +121,9 @@ class NewtonLineSearch(AbstractSolver):
     max_iterations: int = eqx.field(static=True, default=50)
     max_halvings: int = eqx.field(static=True, default=10)
 
-    def solve(self, target, older, u, tolerance):  # noqa: D102
+    def solve(self, target, older, u, tolerance, weights=1.0):  # noqa: D102
         def change(u, c):
-            full = _newton_change(target, older, u, c)
+            full = weights * _newton_change(target, older, u, c)
             size = _largest(c)
 
             def too_long(carry):
@@ -143,9 +150,9 @@ class Hybrid(AbstractSolver):
 
     max_iterations: int = eqx.field(static=True, default=100)
 
-    def solve(self, target, older, u, tolerance):  # noqa: D102
+    def solve(self, target, older, u, tolerance, weights=1.0):  # noqa: D102
         def residual(lam, _):
-            return target.residual(u - older.apply_transpose(lam)) / target.scale
+            return target.residual(u - weights * older.apply_transpose(lam)) / target.scale
 
         found = optx.root_find(
             residual,
@@ -154,8 +161,8 @@ class Hybrid(AbstractSolver):
             max_steps=self.max_iterations,
             throw=False,
         )
-        near = u - older.apply_transpose(found.value)
-        polished = Newton().solve(target, older, near, tolerance)
+        near = u - weights * older.apply_transpose(found.value)
+        polished = Newton().solve(target, older, near, tolerance, weights)
         return polished._replace(iterations=polished.iterations + found.stats["num_steps"])
 
 
@@ -168,18 +175,19 @@ def project_onto(
     older: AbstractLinearisation,
     u: Float[Array, " M"],
     tolerance: Tolerance,
+    weights: Weights = 1.0,
 ) -> Projection:
     """Try the solvers in turn until one converges.
 
     A later solver sits in a loop that is not entered unless it is needed, so that under `vmap` it
     costs nothing while every chain converges with an earlier one.
     """
-    projection = solvers[0].solve(target, older, u, tolerance)
+    projection = solvers[0].solve(target, older, u, tolerance, weights)
     for solver in solvers[1:]:
 
         def retry(carry, solver=solver):
             _, earlier = carry
-            later = solver.solve(target, older, u, tolerance)
+            later = solver.solve(target, older, u, tolerance, weights)
             return False, later._replace(iterations=earlier.iterations + later.iterations)
 
         _, projection = jax.lax.while_loop(

@@ -145,7 +145,14 @@ class Rattle(eqx.Module):
     def _move(self, target, flow, state: PhaseState, tau):
         """Flow from the state's position and project. The momentum is still that of the start."""
         ahead = flow.position(state.linearisation, state.position, state.momentum, tau)
-        projection = self._project(target, state.linearisation, ahead)
+        projection = project_onto(
+            self.solvers,
+            target,
+            state.linearisation,
+            ahead,
+            self.tolerance_for(ahead.dtype),
+            flow.weights(tau),
+        )
         return state._replace(
             position=jnp.where(projection.converged, projection.u, state.position),
             convergence_error=state.convergence_error | ~projection.converged,
@@ -169,6 +176,3 @@ class Rattle(eqx.Module):
             non_reversible_step=~moved.convergence_error & ~returned | moved.non_reversible_step,
             iterations=back.iterations,
         )
-
-    def _project(self, target, older, ahead):
-        return project_onto(self.solvers, target, older, ahead, self.tolerance_for(ahead.dtype))

@@ -145,6 +145,11 @@ class Lifted(AbstractSplit[BlockTridiagonal]):
     """
 
     is_cheap: ClassVar[bool] = True
+
+    def chains_together(self, num_chains):
+        """One: its loops over intervals and its solvers' run as long as the slowest chain needs."""
+        return 1
+
     shared_inputs: Indices = eqx.field(static=True)
     local_inputs: Indices = eqx.field(static=True)
 
