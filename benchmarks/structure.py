@@ -219,7 +219,7 @@ def figure(measured):
         axes[1].loglog(T, memory / 1e6, style, color=colour, label=name)
     axes[0].set(xlabel="steps T", ylabel="µs for one integration step")
     axes[1].set(xlabel="steps T", ylabel="MB beside the state")
-    axes[0].legend(frameon=False)
+    axes[1].legend(frameon=False, loc="lower right")
     OUT.mkdir(exist_ok=True)
     whole.savefig(OUT / "scaling.png", dpi=150)
 
