@@ -11,8 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from coarea.manifolds.target import AbstractLinearisation
-
 
 class AbstractFlow(eqx.Module):
     """An exact flow for a time τ and its part in the constrained step."""
@@ -26,17 +24,21 @@ class AbstractFlow(eqx.Module):
         """
 
     @abstractmethod
+    def bends(self, u: Float[Array, " M"]) -> Float[Array, " M"] | None:
+        """The elements that do not move straight on, the others zero. None if all do."""
+
+    @abstractmethod
     def position(
         self,
-        linearisation: AbstractLinearisation,
         u: Float[Array, " M"],
+        tangential: Float[Array, " M"] | None,
         p: Float[Array, " M"],
         tau: Float[Array, ""],
     ) -> Float[Array, " M"]:
         """Where the flow leads from (u, p), up to a multiple of the weighted rows of J at u.
 
         The projection moves along those, so any multiple has the same projection: the best is the
-        one that lies nearest to the manifold.
+        one that lies nearest to the manifold. `tangential` is what of `bends(u)` is tangent to it.
         """
 
     @abstractmethod
@@ -66,7 +68,10 @@ class Straight(AbstractFlow):
     def quarter_turn(self):  # noqa: D102
         return math.inf
 
-    def position(self, linearisation, u, p, tau):  # noqa: D102
+    def bends(self, u):  # noqa: D102
+        return None
+
+    def position(self, u, tangential, p, tau):  # noqa: D102
         return u + tau * p
 
     def weights(self, tau):  # noqa: D102
@@ -91,12 +96,16 @@ class Rotation(AbstractFlow):
     def quarter_turn(self):  # noqa: D102
         return 0.499 * math.pi
 
-    def position(self, linearisation, u, p, tau):  # noqa: D102
+    def bends(self, u):  # noqa: D102
+        return u if self.normals is None else jnp.where(self.normals, u, 0.0)
+
+    def position(self, u, tangential, p, tau):  # noqa: D102
         # cos τ u + sin τ p, with the component of u along the rows of J left alone: rotating it
         # too would leave the manifold by |u| τ²/2 before the projection begins.
-        turned = self._only_normals(u)
-        turned = turned - self.weights(tau) * (turned - linearisation.project(turned))
-        return u - (1 - jnp.cos(tau)) * turned + self._or_straight(jnp.sin(tau), tau) * p
+        if self.normals is not None:
+            turned = self.bends(u)
+            tangential = turned - self.weights(tau) * (turned - tangential)
+        return u - (1 - jnp.cos(tau)) * tangential + self._or_straight(jnp.sin(tau), tau) * p
 
     def weights(self, tau):  # noqa: D102
         return self._or_straight(1.0, tau / jnp.sin(tau))
@@ -106,10 +115,7 @@ class Rotation(AbstractFlow):
         return (cos * end - u) / sin
 
     def force(self, u, gradient):  # noqa: D102
-        return gradient + self._only_normals(u)
-
-    def _only_normals(self, u):
-        return u if self.normals is None else jnp.where(self.normals, u, 0.0)
+        return gradient + self.bends(u)
 
     def _or_straight(self, turning, straight):
         return turning if self.normals is None else jnp.where(self.normals, turning, straight)

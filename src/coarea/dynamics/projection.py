@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int
 from coarea.manifolds import AbstractTarget
 from coarea.manifolds.target import AbstractLinearisation
 
-# A residual that has grown beyond this multiple of the data's scale will not come back.
+# What has grown beyond this multiple of the data's scale or of the position will not come back.
 _HOPELESS = 1e10
 # The pace of convergence is judged from this iteration on: before, the residual may well grow.
 _FIRST_JUDGED = 2
@@ -51,8 +51,26 @@ class Tolerance(eqx.Module):
         moved: Float[Array, ""],
     ) -> Bool[Array, ""]:
         """Whether a largest residual and a largest change that led to u are small enough."""
-        still = moved <= self.position * position_size(target, u)
-        return (residual <= self.residual * target.scale) & still
+        return self.at(target, u).is_met_by(residual, moved)
+
+    def at(self, target: AbstractTarget, u: Float[Array, " M"]) -> "Bounds":
+        """In absolute terms, for positions of the size of u."""
+        return Bounds(self.residual * target.scale, self.position * position_size(target, u))
+
+
+class Bounds(NamedTuple):
+    """A tolerance in absolute terms."""
+
+    residual: Float[Array, ""]
+    moved: Float[Array, ""]
+
+    def is_met_by(self, residual: Float[Array, ""], moved: Float[Array, ""]) -> Bool[Array, ""]:
+        """Whether a largest residual and a largest change are small enough."""
+        return (residual <= self.residual) & (moved <= self.moved)
+
+    def error(self, c: Float[Array, " N"], step: Float[Array, " M"]) -> Float[Array, ""]:
+        """How many times too large the worst of a residual and a change is."""
+        return _largest(jnp.concatenate([c / self.residual, step / self.moved]))
 
 
 def position_size(target: AbstractTarget, u: Float[Array, " M"]) -> Float[Array, ""]:
@@ -96,9 +114,9 @@ class QuasiNewton(AbstractSolver):
         def change(u, c):
             return weights * older.pseudo_inverse(c)
 
-        def too_slow(at: _Iterate, size, previous):
-            missing = jnp.log(size / (tolerance.residual * target.scale))
-            return missing > (self.max_iterations - at.iterations) * jnp.log(previous / size)
+        def too_slow(last: _Iterate, error):
+            pace = jnp.log(last.error / error)
+            return jnp.log(error) > (self.max_iterations - last.iterations) * pace
 
         return _iterate(target, change, u, tolerance, self.max_iterations, too_slow)
 
@@ -207,9 +225,11 @@ def linearise(target: AbstractTarget, u: Float[Array, " M"]) -> AbstractLinearis
 
 
 class _Iterate(NamedTuple):
+    """A point, the change that would come next, and how much too large it and the residual are."""
+
     u: Float[Array, " M"]
-    c: Float[Array, " N"]
-    moved: Float[Array, ""]
+    step: Float[Array, " M"]
+    error: Float[Array, ""]
     iterations: Int[Array, ""]
     is_hopeless: Bool[Array, ""]
 
@@ -222,32 +242,31 @@ def _iterate(
     max_iterations: int,
     too_slow: Callable | None = None,
 ) -> Projection:
-    """Subtract `change(u, c)` until residual and change are small, or no longer can become so."""
+    """Subtract `change(u, c)` until it and c are small, or no longer can become so.
 
-    def converged(at: _Iterate):
-        return tolerance.is_met(target, at.u, _largest(at.c), at.moved)
+    A change that is small enough is still made, but what it leads to is not looked at again.
+    """
+    bounds = tolerance.at(target, u)
 
-    def unfinished(at: _Iterate):
-        return ~converged(at) & ~at.is_hopeless & (at.iterations < max_iterations)
-
-    def body(at: _Iterate):
-        step = change(at.u, at.c)
-        u = at.u - step
+    def at(u, iterations) -> _Iterate:
         c = target.residual(u)
-        size = _largest(c)
+        step = change(u, c)
+        error = bounds.error(c, step)
         # Written so that NaN is hopeless too.
-        is_hopeless = ~(size < _HOPELESS * target.scale)
-        if too_slow is not None:
-            settled = at.iterations >= _FIRST_JUDGED
-            is_hopeless |= settled & too_slow(at, size, _largest(at.c))
-        return _Iterate(u, c, _largest(step), at.iterations + 1, is_hopeless)
+        return _Iterate(u, step, error, iterations, ~(error < _HOPELESS / tolerance.residual))
 
-    c = target.residual(u)
-    is_hopeless = ~(_largest(c) < _HOPELESS * target.scale)
-    far = jnp.asarray(jnp.inf, u.dtype)
-    first = _Iterate(u, c, far, jnp.asarray(0), is_hopeless)
-    end = jax.lax.while_loop(unfinished, body, first)
-    return Projection(end.u, converged(end), end.iterations)
+    def unfinished(last: _Iterate):
+        return (last.error > 1) & ~last.is_hopeless & (last.iterations < max_iterations)
+
+    def body(last: _Iterate):
+        now = at(last.u - last.step, last.iterations + 1)
+        if too_slow is None:
+            return now
+        gives_up = (last.iterations >= _FIRST_JUDGED) & too_slow(last, now.error)
+        return now._replace(is_hopeless=now.is_hopeless | gives_up)
+
+    end = jax.lax.while_loop(unfinished, body, at(u, jnp.asarray(0)))
+    return Projection(end.u - end.step, end.error <= 1, end.iterations)
 
 
 def _largest(x):

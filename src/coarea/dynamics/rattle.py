@@ -29,7 +29,8 @@ class PhaseState(NamedTuple):
     position: Float[Array, " M"]
     momentum: Float[Array, " M"]
     logdensity: Float[Array, ""]
-    logdensity_grad: Float[Array, " M"]
+    force: Float[Array, " M"]  # what the kicks follow, and
+    bend: Float[Array, " M"] | None  # what the flow bends, as far as tangent to the manifold
     linearisation: AbstractLinearisation
     convergence_error: Bool[Array, ""]
     non_reversible_step: Bool[Array, ""]
@@ -87,14 +88,16 @@ class Rattle(eqx.Module):
 
     def init(self, target: AbstractTarget, u: Float[Array, " M"]) -> PhaseState:
         """The state at u, at rest."""
+        flow = self.flow_for(target)
         linearisation, log_density, gradient = target.evaluate(u)
-        no = jnp.asarray(False)
-        at_rest = jnp.zeros_like(u)
-        return PhaseState(u, at_rest, log_density, gradient, linearisation, no, no, jnp.asarray(0))
+        force, bend = _project(linearisation, flow.force(u, gradient), flow.bends(u))
+        no, rest = jnp.asarray(False), jnp.zeros_like(u)
+        return PhaseState(u, rest, log_density, force, bend, linearisation, no, no, jnp.asarray(0))
 
     def refresh(self, key: Key[Array, ""], state: PhaseState) -> PhaseState:
         """A new momentum: a normal draw projected onto the tangent space."""
         drawn = jax.random.normal(key, state.position.shape, state.position.dtype)
+        drawn = jax.lax.optimization_barrier(drawn)  # else it is drawn again for every use
         no = jnp.asarray(False)
         return state._replace(
             momentum=state.linearisation.project(drawn),
@@ -118,7 +121,7 @@ class Rattle(eqx.Module):
         """
         flow = self.flow_for(target)
         tau = h / geodesic_steps
-        at = self._kick(flow, state, h)
+        at = _kick(state, h)
 
         def go_on(carry):
             count, at = carry
@@ -128,23 +131,19 @@ class Rattle(eqx.Module):
             count, at = carry
             moved = self._move(target, flow, at, tau)
             linearisation = linearise(target, moved.position)
-            return count + 1, self._arrive(target, flow, at, moved, linearisation, tau)
+            return count + 1, self._arrive(target, flow, at, moved, linearisation, None, tau)
 
         if geodesic_steps > 1:
             _, at = jax.lax.while_loop(go_on, sub_step, (0, at))
         moved = self._move(target, flow, at, tau)
         linearisation, log_density, gradient = target.evaluate(moved.position)
-        moved = moved._replace(logdensity=log_density, logdensity_grad=gradient)
-        end = self._arrive(target, flow, at, moved, linearisation, tau)
-        return self._kick(flow, end, h)
-
-    def _kick(self, flow, state: PhaseState, h):
-        p = state.momentum + 0.5 * h * flow.force(state.position, state.logdensity_grad)
-        return state._replace(momentum=state.linearisation.project(p))
+        moved = moved._replace(logdensity=log_density)
+        end = self._arrive(target, flow, at, moved, linearisation, gradient, tau)
+        return _kick(end, h)
 
     def _move(self, target, flow, state: PhaseState, tau):
         """Flow from the state's position and project. The momentum is still that of the start."""
-        ahead = flow.position(state.linearisation, state.position, state.momentum, tau)
+        ahead = flow.position(state.position, state.bend, state.momentum, tau)
         projection = project_onto(
             self.solvers,
             target,
@@ -159,10 +158,22 @@ class Rattle(eqx.Module):
             iterations=state.iterations + projection.iterations,
         )
 
-    def _arrive(self, target, flow, left: PhaseState, moved: PhaseState, linearisation, tau):
-        """The momentum on arrival, and whether the way back leads to where it came from."""
-        p = linearisation.project(flow.momentum(left.position, moved.position, tau))
-        moved = moved._replace(momentum=p, linearisation=linearisation)
+    def _arrive(
+        self, target, flow, left: PhaseState, moved: PhaseState, linearisation, gradient, tau
+    ):
+        """The momentum on arrival, and whether the way back leads to where it came from.
+
+        Without a `gradient` the force stays that of the start.
+        """
+        u = moved.position
+        p, bend, force = _project(
+            linearisation,
+            flow.momentum(left.position, u, tau),
+            flow.bends(u),
+            None if gradient is None else flow.force(u, gradient),
+        )
+        force = moved.force if force is None else force
+        moved = moved._replace(momentum=p, force=force, bend=bend, linearisation=linearisation)
         # A Gram matrix that is singular here leaves nothing to go on with.
         broken = ~jnp.all(jnp.isfinite(p))
         moved = moved._replace(convergence_error=moved.convergence_error | broken)
@@ -176,3 +187,15 @@ class Rattle(eqx.Module):
             non_reversible_step=~moved.convergence_error & ~returned | moved.non_reversible_step,
             iterations=back.iterations,
         )
+
+
+def _kick(state: PhaseState, h):
+    """Half a kick: of tangential parts the sum is tangential."""
+    return state._replace(momentum=state.momentum + 0.5 * h * state.force)
+
+
+def _project(linearisation: AbstractLinearisation, *vectors):
+    """The tangential part of each vector that there is, all at once."""
+    given = jnp.stack([x for x in vectors if x is not None])
+    projected = iter(jax.vmap(linearisation.project)(given))
+    return [None if x is None else next(projected) for x in vectors]

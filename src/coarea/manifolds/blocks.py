@@ -119,11 +119,11 @@ class Blocks(AbstractSplit[BlockDiagonal]):
             Q = Q[..., : B.shape[-1]]
         return BlockDiagonal(B, C, Q, self.rows, self.num_constraints)
 
-    def local_cotangent(self, local, W, Y, Z):  # noqa: D102
+    def local_cotangent(self, local, U, Y):  # noqa: D102
         r = self.rows.shape[1]
-        eye = jnp.broadcast_to(jnp.eye(r, dtype=Z.dtype), local.C.shape)
+        eye = jnp.broadcast_to(jnp.eye(r, dtype=Y.dtype), local.C.shape)
         inverse = small.solve_lower_transpose(local.C, eye)
-        blocks = jnp.einsum("krl,ksl->krs", self.rows.take(Z), W.reshape(-1, r, W.shape[1]))
+        blocks = jnp.einsum("krl,ksl->krs", self.rows.take(Y), U.T.reshape(-1, r, U.shape[0]))
         return (inverse - blocks) @ local.Q
 
 

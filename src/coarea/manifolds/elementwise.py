@@ -60,5 +60,5 @@ class Elementwise(AbstractSplit[Diagonal]):
     def local(self, B):  # noqa: D102
         return Diagonal(B)
 
-    def local_cotangent(self, local, W, Y, Z):  # noqa: D102
-        return 1 / local.b - jnp.sum(Z * W, axis=1)
+    def local_cotangent(self, local, U, Y):  # noqa: D102
+        return 1 / local.b - jnp.sum(Y.T * U, axis=0)

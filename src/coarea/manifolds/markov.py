@@ -181,14 +181,14 @@ class Lifted(AbstractSplit[BlockTridiagonal]):
         _, (C, L) = jax.lax.scan(eliminate, first, (diagonal, below))
         return BlockTridiagonal(B, C, L)
 
-    def local_cotangent(self, local, W, Y, Z):
-        """(JJᵀ)⁻¹B = ((BBᵀ)⁻¹ − Z Yᵀ) B, of which only the blocks next to B's own meet it."""
+    def local_cotangent(self, local, U, Y):
+        """(JJᵀ)⁻¹B = ((BBᵀ)⁻¹ − Y Yᵀ) B, of which only the blocks next to B's own meet it."""
         B = local.B
         K, r, _ = B.D.shape
-        Y, Z = Y.reshape(K, r, -1), Z.reshape(K, r, -1)
+        Y = Y.reshape(K, r, -1)
         diagonal, above = local.inverse()
-        diagonal = diagonal - _outer(Z, Y)
-        above = above[:-1] - _outer(Z[:-1], Y[1:])
+        diagonal = diagonal - _outer(Y, Y)
+        above = above[:-1] - _outer(Y[:-1], Y[1:])
         D = diagonal @ B.D
         D = D.at[:-1, :, -B.E.shape[2] :].add(above @ B.E[1:])
         E = diagonal @ B.E

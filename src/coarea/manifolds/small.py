@@ -95,6 +95,17 @@ def _dot(a: list[Array], b: list[Array], n: int):
     return sum((x * y for x, y in zip(a[:n], b[:n], strict=True)), start=jnp.zeros(()))
 
 
+def matmul(A: Float[Array, "m n"], B: Float[Array, "n k"]) -> Float[Array, "m k"]:
+    """A B. As a sum of products where two of the three sizes are small, else by BLAS.
+
+    What calls BLAS costs more than the product then, and in a batch it is called once for each.
+    """
+    (m, n), k = A.shape, B.shape[1]
+    if sorted((m, n, k))[1] > LARGEST:
+        return A @ B
+    return jnp.sum(A[:, :, None] * B[None, :, :], axis=1)
+
+
 def transpose(A: Float[Array, "*batch n k"]) -> Float[Array, "*batch k n"]:
     """The transpose of each matrix."""
     return jax.numpy.swapaxes(A, -1, -2)

@@ -3,7 +3,8 @@
 Write B = C Q with C square and QQᵀ = I (Q is the identity where B is square), W = C⁻¹V and
 A = I + WᵀW, as large as the shared inputs are many. Then ½ log|JJᵀ| = log|det C| + ½ log|A|, and
 every solve is one with C and one with A. What B looks like, and so what C costs, is the local
-factor's matter.
+factor's matter. Of A the inverse of its Cholesky factor is kept, T with TᵀT = A⁻¹, and W in the
+form U = TWᵀ: products with these two are what a projection is made of, few and short.
 """
 
 from abc import abstractmethod
@@ -67,13 +68,13 @@ F = TypeVar("F", bound=AbstractLocal)
 
 
 class SplitLinearisation(AbstractLinearisation, Generic[F]):
-    """V, the local factor, W and the Cholesky factor of A."""
+    """V, the local factor, U and T."""
 
     residual: Float[Array, " N"]
     V: Float[Array, "N L"]
     local: F
-    W: Float[Array, "N L"]
-    factor: Float[Array, "L L"]
+    U: Float[Array, "L N"]
+    T: Float[Array, "L L"]
     shared_inputs: Indices = eqx.field(static=True)
     local_inputs: Indices = eqx.field(static=True)
 
@@ -83,31 +84,29 @@ class SplitLinearisation(AbstractLinearisation, Generic[F]):
     def _whole(self, template, v, n):
         return self.local_inputs.put(self.shared_inputs.put(template, v), n)
 
-    def _solve_shared(self, b):
-        return small.cholesky_solve(self.factor, b[:, None])[:, 0]
-
     def apply(self, p):  # noqa: D102
         v, n = self._parts(p)
-        return self.V @ v + self.local.apply(n)
+        return _times(self.V, v) + self.local.apply(n)
 
     def apply_transpose(self, lam):  # noqa: D102
-        return self._from_rows(lam @ self.V, self.local.apply_transpose(lam))
+        return self._from_rows(_times(self.V.T, lam), self.local.apply_transpose(lam))
 
     def solve_gram(self, b):  # noqa: D102
         s = self.local.solve(b[:, None])[:, 0]
-        s = s - self.W @ self._solve_shared(s @ self.W)
+        s = s - _times(self.U.T, _times(self.U, s))
         return self.local.solve_transpose(s[:, None])[:, 0]
 
     def pseudo_inverse(self, b):  # noqa: D102
         s = self.local.solve(b[:, None])[:, 0]
-        v = self._solve_shared(s @ self.W)
-        return self._from_rows(v, self.local.rotate_transpose(s - self.W @ v))
+        q = _times(self.U, s)
+        n = self.local.rotate_transpose(s - _times(self.U.T, q))
+        return self._from_rows(_times(self.T.T, q), n)
 
     def project(self, p):
-        """In terms of W alone: through the Gram matrix it loses all digits as the noise shrinks."""
+        """Without the Gram matrix, through which it loses all digits as the noise shrinks."""
         v, n = self._parts(p)
-        q = self._solve_shared(v - self.local.rotate(n) @ self.W)
-        return self._whole(p, q, self.local.tangent(n, self.W @ q))
+        q = _times(self.T, v) - _times(self.U, self.local.rotate(n))
+        return self._whole(p, _times(self.T.T, q), self.local.tangent(n, _times(self.U.T, q)))
 
     def solve_newton(self, older, b):  # noqa: D102
         solved = self.local.solve_product(
@@ -115,11 +114,11 @@ class SplitLinearisation(AbstractLinearisation, Generic[F]):
         )
         Y, x = solved[:, :-1], solved[:, -1]
         # An inner product with the older V on the left, hence a matrix that is not symmetric.
-        inner = jnp.eye(Y.shape[1], dtype=Y.dtype) + older.V.T @ Y
-        return x - Y @ small.solve(inner, (x @ older.V)[:, None])[:, 0]
+        inner = jnp.eye(Y.shape[1], dtype=Y.dtype) + small.matmul(older.V.T, Y)
+        return x - _times(Y, small.solve(inner, _times(older.V.T, x)[:, None])[:, 0])
 
     def half_log_det(self):  # noqa: D102
-        return self.local.log_det() + jnp.sum(jnp.log(jnp.diagonal(self.factor)))
+        return self.local.log_det() - jnp.sum(jnp.log(jnp.diagonal(self.T)))
 
     def _from_rows(self, v, n):
         template = jnp.zeros(self.num_inputs, v.dtype)
@@ -145,12 +144,10 @@ class AbstractSplit(AbstractShape[SplitLinearisation[F]], Generic[F]):
         """The factor of B."""
 
     @abstractmethod
-    def local_cotangent(
-        self, local: F, W: Float[Array, "N L"], Y: Float[Array, "N L"], Z: Float[Array, "N L"]
-    ) -> Any:
-        """(JJᵀ)⁻¹B where B is not zero, in its layout. Y = C⁻ᵀW, Z = YA⁻¹ = (JJᵀ)⁻¹V.
+    def local_cotangent(self, local: F, U: Float[Array, "L N"], Y: Float[Array, "N L"]) -> Any:
+        """(JJᵀ)⁻¹B where B is not zero, in its layout. Y is C⁻ᵀUᵀ.
 
-        It is (C⁻ᵀ − Z Wᵀ) Q, or ((BBᵀ)⁻¹ − Z Yᵀ) B.
+        It is (C⁻ᵀ − Y U) Q, or ((BBᵀ)⁻¹ − Y Yᵀ) B.
         """
 
     def chains_together(self, num_chains):
@@ -170,24 +167,28 @@ class AbstractSplit(AbstractShape[SplitLinearisation[F]], Generic[F]):
 
     def _cotangent(self, linearisation: SplitLinearisation[F]):
         """(JJᵀ)⁻¹J where J is not zero, in the layout of `pieces`."""
-        W, local = linearisation.W, linearisation.local
-        Y = local.solve_transpose(W)
-        Z = small.cholesky_solve(linearisation.factor, Y.T).T
-        return Z, self.local_cotangent(local, W, Y, Z)
+        U, local = linearisation.U, linearisation.local
+        Y = local.solve_transpose(U.T)
+        return small.matmul(Y, linearisation.T), self.local_cotangent(local, U, Y)
 
     def _factored(self, u, residual, V, B) -> SplitLinearisation[F]:
         local = self.local(B)
         W = local.solve(V)
-        factor = small.cholesky(jnp.eye(W.shape[1], dtype=W.dtype) + W.T @ W)
+        eye = jnp.eye(W.shape[1], dtype=W.dtype)
+        factor = small.cholesky(eye + small.matmul(W.T, W))
+        U, T = small.solve_lower(factor, W.T), small.solve_lower(factor, eye)
         return SplitLinearisation(
-            residual, V, local, W, factor, self.shared_inputs, self.local_inputs, u.size
+            residual, V, local, U, T, self.shared_inputs, self.local_inputs, u.size
         )
+
+
+def _times(A: Float[Array, "m n"], x: Float[Array, " n"]) -> Float[Array, " m"]:
+    return small.matmul(A, x[:, None])[:, 0]
 
 
 def units(indices: Indices, u) -> Float[Array, "L M"]:
     """For each index the vector that is one there."""
-    rows = jnp.arange(len(indices))
-    return jnp.zeros((len(indices), u.size), u.dtype).at[rows, indices.flat].set(1.0)
+    return (jnp.asarray(indices.flat)[:, None] == jnp.arange(u.size)[None]).astype(u.dtype)
 
 
 def pushed_forward(constraint, u, seeds):

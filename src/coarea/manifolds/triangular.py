@@ -56,7 +56,7 @@ class LowerTriangle(AbstractLocal):
 class Triangular(AbstractSplit[LowerTriangle]):
     """`rows` and `local_inputs` are in the order in which B is lower triangular.
 
-    W, between the two factors of B, has its rows in that order too.
+    U, between the two factors of B, has its rows in that order too.
     """
 
     is_cheap: ClassVar[bool] = False
@@ -80,6 +80,6 @@ class Triangular(AbstractSplit[LowerTriangle]):
     def local(self, B):  # noqa: D102
         return LowerTriangle(B, self.rows)
 
-    def local_cotangent(self, local, W, Y, Z):
+    def local_cotangent(self, local, U, Y):
         """Only the diagonal of B⁻ᵀ meets a nonzero element of B's derivative."""
-        return jnp.diag(1 / jnp.diagonal(local.B)) - self.rows.take(Z) @ W.T
+        return jnp.diag(1 / jnp.diagonal(local.B)) - self.rows.take(Y) @ U

@@ -20,7 +20,6 @@ class Chain(NamedTuple):
     key: Key[Array, ""]
     state: PhaseState
     adaptation: Adaptation
-    transition: Int[Array, ""]
 
 
 class Ended(NamedTuple):
@@ -61,9 +60,9 @@ class Plan(eqx.Module):
     given_step: Float[Array, ""] | None
     keep_inputs: bool = eqx.field(static=True)
 
-    def tuning(self, chain: Chain) -> Tuning:
+    def tuning(self, adaptation: Adaptation, transition: Int[Array, ""]) -> Tuning:
         """What warm-up has reached, but the step size that the user gave."""
-        tuning = self.warmup.tuning(chain.adaptation, chain.transition)
+        tuning = self.warmup.tuning(adaptation, transition)
         return tuning if self.given_step is None else tuning._replace(step_size=self.given_step)
 
     def learnt(self, adaptation: Adaptation) -> Learnt:
@@ -90,7 +89,7 @@ def begin(
         warmup = plan.warmup
         adaptation = warmup.init(u.size) if learnt is None else warmup.resume(learnt)
         state = plan.kernel.init(*_in_units(target, u, adaptation.units))
-        return Chain(key, state, adaptation, jnp.asarray(0))
+        return Chain(key, state, adaptation)
 
     return _for_each_chain(one)(keys, u, learnt)
 
@@ -108,10 +107,14 @@ def end(plan: Plan, chains: Chain) -> Ended:
 
 @eqx.filter_jit
 def advance(
-    plan: Plan, target: AbstractTarget, chains: Chain, count: Int[Array, ""]
+    plan: Plan, target: AbstractTarget, chains: Chain, done: Int[Array, ""], count: Int[Array, ""]
 ) -> tuple[Chain, Block]:
-    """Advance each chain by `count` transitions, at most `longest_block`."""
-    return _for_each_chain(lambda chain: _advance_one(plan, target, chain, count))(chains)
+    """Advance each chain by `count` transitions, at most `longest_block`, after those `done`.
+
+    That number is one for all chains of a group, so that under `vmap` what warm-up learns is not
+    computed again and again when it is over.
+    """
+    return _for_each_chain(lambda chain: _advance_one(plan, target, chain, done, count))(chains)
 
 
 def longest_block(plan: Plan, target: AbstractTarget) -> int:
@@ -134,29 +137,30 @@ def _for_each_chain(function):
     return mapped
 
 
-def _advance_one(plan: Plan, target: AbstractTarget, chain: Chain, count):
-    def transition(chain: Chain):
-        tuning = plan.tuning(chain)
-        key = jax.random.fold_in(chain.key, chain.transition)
+def _advance_one(plan: Plan, target: AbstractTarget, chain: Chain, done, count):
+    def transition(chain: Chain, number):
+        tuning = plan.tuning(chain.adaptation, number)
+        key = jax.random.fold_in(chain.key, number)
         units = chain.adaptation.units
         measured = target if units is None else target.in_units(units)
         state, info = plan.kernel.step(measured, key, chain.state, tuning)
         u = in_own_units(state.position, units)
-        adaptation = plan.warmup.update(chain.adaptation, info, u, chain.transition)
+        adaptation = plan.warmup.update(chain.adaptation, info, u, number)
         stats = _stats(target, state, info, tuning.step_size)
         if units is not None:
-            state = _measured_anew(plan, target, state, u, adaptation.units, chain.transition)
+            state = _measured_anew(plan, target, state, u, adaptation.units, number)
         draw = Block(*plan.report(target, u), stats)
-        return Chain(chain.key, state, adaptation, chain.transition + 1), draw
+        return Chain(chain.key, state, adaptation), draw
 
     def body(i, carry):
         chain, block = carry
-        chain, draw = transition(chain)
+        chain, draw = transition(chain, done + i)
         return chain, jax.tree.map(lambda all, one: all.at[i].set(one), block, draw)
 
     length = longest_block(plan, target)
     empty = jax.tree.map(
-        lambda x: jnp.zeros((length, *x.shape), x.dtype), jax.eval_shape(transition, chain)[1]
+        lambda x: jnp.zeros((length, *x.shape), x.dtype),
+        jax.eval_shape(transition, chain, done)[1],
     )
     return jax.lax.fori_loop(0, count, body, (chain, empty))
 

@@ -42,7 +42,7 @@ class Group:
         count = min(self._count, (self._warmup if is_warmup else self._total) - self._done)
         began = time.perf_counter()
         chains, block = jax.block_until_ready(
-            advance(plan, target, self.chains, jnp.asarray(count))
+            advance(plan, target, self.chains, jnp.asarray(self._done), jnp.asarray(count))
         )
         pace = (time.perf_counter() - began) / count
         self._count = int(np.clip(_SECONDS_PER_BLOCK / pace, 1, self._longest_block))

@@ -160,6 +160,13 @@ class Warmup(eqx.Module):
         transition: Int[Array, ""],
     ) -> Adaptation:
         """Learn from a transition that led to `position`. After warm-up nothing changes."""
+        return jax.lax.cond(
+            transition < self.length,
+            lambda: self._learn(state, info, position, transition),
+            lambda: state,
+        )
+
+    def _learn(self, state: Adaptation, info, position, transition) -> Adaptation:
         tuning = self.tuning(state, transition)
         failed = info.convergence_error | info.non_reversible_step
         first, by_acceptance, _ = self._dual_averaging
@@ -181,8 +188,7 @@ class Warmup(eqx.Module):
         )
         if state.spread is not None:
             learnt = learnt._replace(spread=_welford[1](state.spread, position))
-        learnt = _where(self.starts_window(transition), self._next_window(learnt), learnt)
-        return _where(tuning.is_learning, learnt, state)
+        return _where(self.starts_window(transition), self._next_window(learnt), learnt)
 
     def _searched(self, search: Search, acceptance_rate, failed) -> Search:
         """One more doubling or halving; a step that fails is too long whatever it was worth."""
