@@ -28,7 +28,6 @@ def assert_like_dense(shape, constraint, num_inputs, seed=0, tolerance=1e-9):
         at, gradient = shape.linearise_and_differentiate(constraint, u)
         older = shape.linearise(constraint, old)
         return {
-            "residual": at.residual,
             "apply": at.apply(p),
             "apply_transpose": at.apply_transpose(lam),
             "solve_gram": at.solve_gram(lam),

@@ -102,6 +102,7 @@ class Rotation(AbstractFlow):
     def position(self, u, tangential, p, tau):  # noqa: D102
         # cos τ u + sin τ p, with the component of u along the rows of J left alone: rotating it
         # too would leave the manifold by |u| τ²/2 before the projection begins.
+        assert tangential is not None
         if self.normals is not None:
             turned = self.bends(u)
             tangential = turned - self.weights(tau) * (turned - tangential)

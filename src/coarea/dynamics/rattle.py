@@ -1,6 +1,6 @@
 """The geodesic RATTLE step: constrained Hamiltonian dynamics for one time step (Algorithm 1)."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -194,7 +194,7 @@ def _kick(state: PhaseState, h):
     return state._replace(momentum=state.momentum + 0.5 * h * state.force)
 
 
-def _project(linearisation: AbstractLinearisation, *vectors):
+def _project(linearisation: AbstractLinearisation, *vectors) -> list[Any]:
     """The tangential part of each vector that there is, all at once."""
     given = jnp.stack([x for x in vectors if x is not None])
     projected = iter(jax.vmap(linearisation.project)(given))

@@ -31,6 +31,9 @@ class BlockDiagonal(AbstractLocal):
     def apply_transpose(self, lam):  # noqa: D102
         return jnp.einsum("krw,kr->kw", self.B, self.rows.take(lam)).ravel()
 
+    def times(self, b):  # noqa: D102
+        return self._unsorted(self.C @ b.reshape(*self.C.shape[:2], -1))
+
     def solve(self, b):  # noqa: D102
         return _stacked(small.solve_lower(self.C, self.rows.take(b)))
 
@@ -90,14 +93,14 @@ class Blocks(AbstractSplit[BlockDiagonal]):
         if w <= 2 * r:
             local = jnp.stack([Indices(self.columns[:, j]).mark(u.size) for j in range(w)])
             seeds = jnp.concatenate([units(self.shared_inputs, u), local.astype(u.dtype)])
-            columns, residual = pushed_forward(constraint, u, seeds)
-            return (columns[:, :L], self.rows.take(columns[:, L:])), residual
-        V, residual = pushed_forward(constraint, u, units(self.shared_inputs, u))
+            columns = pushed_forward(constraint, u, seeds)
+            return columns[:, :L], self.rows.take(columns[:, L:])
+        V = pushed_forward(constraint, u, units(self.shared_inputs, u))
         _, pull_back = jax.vjp(constraint, u)
         seeds = [Indices(self.lines[:, i]).mark(self.num_constraints) for i in range(r)]
         gradients = jax.vmap(lambda seed: pull_back(seed)[0])(jnp.stack(seeds).astype(u.dtype))
         B = jax.vmap(self.local_inputs.take)(gradients)
-        return (V, jnp.swapaxes(B, 0, 1)), residual
+        return V, jnp.swapaxes(B, 0, 1)
 
     @property
     def columns(self):

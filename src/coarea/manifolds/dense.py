@@ -19,7 +19,6 @@ class DenseLinearisation(AbstractLinearisation):
     solver and a projection are products with vectors, where triangular solves take thrice as long.
     """
 
-    residual: Float[Array, " N"]
     J: Float[Array, "N M"]
     factor: Float[Array, "N N"]
     solved: Float[Array, "N M"]
@@ -65,8 +64,7 @@ class Dense(AbstractShape[DenseLinearisation]):
         return cls("forward" if num_inputs <= 2 * num_constraints else "reverse")
 
     def linearise(self, constraint, u):  # noqa: D102
-        J, residual = self.jacobian(constraint)(u)
-        return _factored(residual, J)
+        return _factored(self.jacobian(constraint)(u))
 
     def linearise_and_differentiate(self, constraint, u):
         """The gradient is tr(∂ᵢJ · [(JJᵀ)⁻¹J]ᵀ): one product with the Jacobian map's transpose.
@@ -74,22 +72,16 @@ class Dense(AbstractShape[DenseLinearisation]):
         It reuses the factor where differentiating through the determinant would need another
         (the paper's Appendix B).
         """
-        J, pull_back, residual = jax.vjp(self.jacobian(constraint), u, has_aux=True)
-        linearisation = _factored(residual, J)
+        J, pull_back = jax.vjp(self.jacobian(constraint), u)
+        linearisation = _factored(J)
         (gradient,) = pull_back(linearisation.solved)
         return linearisation, gradient
 
     def jacobian(self, constraint: Callable) -> Callable:
-        """The function u ↦ (J, residual)."""
-        transform = jax.jacfwd if self.mode == "forward" else jax.jacrev
-
-        def with_value(u):
-            residual = constraint(u)
-            return residual, residual
-
-        return transform(with_value, has_aux=True)
+        """The function u ↦ J."""
+        return (jax.jacfwd if self.mode == "forward" else jax.jacrev)(constraint)
 
 
-def _factored(residual, J) -> DenseLinearisation:
+def _factored(J) -> DenseLinearisation:
     factor = jnp.linalg.cholesky(J @ J.T)
-    return DenseLinearisation(residual, J, factor, cho_solve((factor, True), J))
+    return DenseLinearisation(J, factor, cho_solve((factor, True), J))

@@ -21,6 +21,9 @@ class Diagonal(AbstractLocal):
     def apply_transpose(self, lam):  # noqa: D102
         return self.b * lam
 
+    def times(self, b):  # noqa: D102
+        return b * self.b[:, None]
+
     def solve(self, b):  # noqa: D102
         return b / self.b[:, None]
 
@@ -54,8 +57,8 @@ class Elementwise(AbstractSplit[Diagonal]):
         """A tangent for each shared input, and one for all local ones: they cannot mix."""
         together = self.local_inputs.mark(u.size).astype(u.dtype)
         seeds = jnp.concatenate([units(self.shared_inputs, u), together[None]])
-        columns, residual = pushed_forward(constraint, u, seeds)
-        return (columns[:, :-1], columns[:, -1]), residual
+        columns = pushed_forward(constraint, u, seeds)
+        return columns[:, :-1], columns[:, -1]
 
     def local(self, B):  # noqa: D102
         return Diagonal(B)

@@ -119,12 +119,11 @@ class LiftedPosterior(AbstractTarget):
         return self._rows(local, ahead, seen).ravel()
 
     def blocks(self, u):
-        """((V, B), residual): the Jacobian by reverse mode, a cotangent for each state element."""
+        """(V, B): the Jacobian by reverse mode, a cotangent for each state element."""
         v, local, before = self._parts(u)
         L, noise, observe_noise, dx, dy = self._sizes
 
         def one(before, local, k):
-            ahead, seen = self._interval(v, before, local, k)
             dv, dbefore, dn = jax.jacrev(
                 lambda v, before, n: self._ahead(k, v, before, n), argnums=(0, 1, 2)
             )(v, before, local[:noise])
@@ -136,17 +135,16 @@ class LiftedPosterior(AbstractTarget):
             V = jnp.concatenate([-dv, hv])
             D = jnp.concatenate([top, bottom])
             E = jnp.concatenate([-dbefore, jnp.zeros((dy, dx), u.dtype)])
-            return (ahead, seen), (V, D, E)
+            return V, D, E
 
-        (ahead, seen), (V, D, E) = jax.vmap(one)(before, local, self._numbers)
-        residual = self._rows(local, ahead, seen).ravel()
+        V, D, E = jax.vmap(one)(before, local, self._numbers)
         is_met = jnp.concatenate(
             [jnp.ones((self.data.shape[0], dx)), jnp.asarray(self.is_seen, float)], axis=1
         )
         V, D, E = (x * is_met[..., None].astype(u.dtype) for x in (V, D, E))
         B = Bidiagonal(D, E, 1.0 - is_met.astype(u.dtype))
         V = V.reshape(-1, L)
-        return (V, B) if self.units is None else self._in_units(V, B), residual
+        return (V, B) if self.units is None else self._in_units(V, B)
 
     def inner_product(self, u, V, B):
         """Σ V ∘ ∂c/∂v + Σ B ∘ ∂c/∂(local): row i's derivative in the direction of row i."""

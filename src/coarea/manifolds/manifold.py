@@ -62,7 +62,7 @@ class Manifold(AbstractTarget):
         check_digits(lambda u: self._residual(u), flat, "constraint")
         check_digits(lambda u: self._log_density(u), flat, "log_density")
         # A residual is judged by how far the constraint moves when the point does.
-        J, _ = jax.jit(self.shape.jacobian(lambda u: self._residual(u)))(flat)
+        J = jax.jit(self.shape.jacobian(lambda u: self._residual(u)))(flat)
         size = float(jnp.max(jnp.linalg.norm(J, axis=1))) * float(self._extent)
         self._scale = np.asarray(size if 0 < size < float("inf") else 1.0)
         check_derivatives(self, "constraint or log_density")

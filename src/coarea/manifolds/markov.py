@@ -58,6 +58,11 @@ class BlockTridiagonal(AbstractLocal):
         after = _times(small.transpose(self.B.E[1:]), rows[1:])
         return own.at[:-1, -after.shape[1] :].add(after).ravel()
 
+    def times(self, b):  # noqa: D102
+        b = b.reshape(*self.C.shape[:2], b.shape[-1])
+        before = jnp.concatenate([jnp.zeros_like(b[:1]), b[:-1]])
+        return (self.C @ b + self.L @ before).reshape(-1, b.shape[-1])
+
     def solve(self, b):  # noqa: D102
         def forward(before, block):
             C, L, b = block
@@ -139,7 +144,7 @@ class BlockTridiagonal(AbstractLocal):
 
 
 class Lifted(AbstractSplit[BlockTridiagonal]):
-    """What is linearised offers its own blocks: `constraint.blocks(u)` = ((V, B), residual).
+    """What is linearised offers its own blocks: `constraint.blocks(u)` = (V, B).
 
     And ⟨X, J(u)⟩ = `constraint.inner_product(u, *X)` for an X in the layout of (V, B).
     """

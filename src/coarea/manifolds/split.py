@@ -32,6 +32,10 @@ class AbstractLocal(eqx.Module):
         """Bᵀ λ."""
 
     @abstractmethod
+    def times(self, b: Float[Array, "N k"]) -> Float[Array, "N k"]:
+        """C b."""
+
+    @abstractmethod
     def solve(self, b: Float[Array, "N k"]) -> Float[Array, "N k"]:
         """C⁻¹ b."""
 
@@ -68,15 +72,22 @@ F = TypeVar("F", bound=AbstractLocal)
 
 
 class SplitLinearisation(AbstractLinearisation, Generic[F]):
-    """V, the local factor, U and T."""
+    """The local factor, U and T, and the Cholesky factor of A itself.
 
-    residual: Float[Array, " N"]
-    V: Float[Array, "N L"]
+    States are copied often, so that V is left to be computed from these: only a fallback needs it.
+    """
+
     local: F
     U: Float[Array, "L N"]
     T: Float[Array, "L L"]
+    factor: Float[Array, "L L"]
     shared_inputs: Indices = eqx.field(static=True)
     local_inputs: Indices = eqx.field(static=True)
+
+    @property
+    def V(self) -> Float[Array, "N L"]:
+        """C W."""
+        return self.local.times(small.matmul(self.factor, self.U).T)
 
     def _parts(self, p):
         return self.shared_inputs.take(p), self.local_inputs.take(p).ravel()
@@ -114,8 +125,9 @@ class SplitLinearisation(AbstractLinearisation, Generic[F]):
         )
         Y, x = solved[:, :-1], solved[:, -1]
         # An inner product with the older V on the left, hence a matrix that is not symmetric.
-        inner = jnp.eye(Y.shape[1], dtype=Y.dtype) + small.matmul(older.V.T, Y)
-        return x - _times(Y, small.solve(inner, _times(older.V.T, x)[:, None])[:, 0])
+        older_V = older.V.T
+        inner = jnp.eye(Y.shape[1], dtype=Y.dtype) + small.matmul(older_V, Y)
+        return x - _times(Y, small.solve(inner, _times(older_V, x)[:, None])[:, 0])
 
     def half_log_det(self):  # noqa: D102
         return self.local.log_det() - jnp.sum(jnp.log(jnp.diagonal(self.T)))
@@ -134,10 +146,8 @@ class AbstractSplit(AbstractShape[SplitLinearisation[F]], Generic[F]):
     local_inputs: eqx.AbstractVar[Indices]
 
     @abstractmethod
-    def pieces(
-        self, constraint: Any, u: Float[Array, " M"]
-    ) -> tuple[tuple[Float[Array, "N L"], Any], Float[Array, " N"]]:
-        """((V, B), residual), B in whatever layout `local` takes."""
+    def pieces(self, constraint: Any, u: Float[Array, " M"]) -> tuple[Float[Array, "N L"], Any]:
+        """(V, B), B in whatever layout `local` takes."""
 
     @abstractmethod
     def local(self, B: Any) -> F:
@@ -155,13 +165,12 @@ class AbstractSplit(AbstractShape[SplitLinearisation[F]], Generic[F]):
         return min(8, -(-num_chains // 2)) if len(self.shared_inputs) <= small.LARGEST else 1
 
     def linearise(self, constraint, u):  # noqa: D102
-        (V, B), residual = self.pieces(constraint, u)
-        return self._factored(u, residual, V, B)
+        return self._factored(u, *self.pieces(constraint, u))
 
     def linearise_and_differentiate(self, constraint, u):
         """The gradient pulls back the cotangent (JJᵀ)⁻¹J of J, restricted to J's pattern."""
-        (V, B), pull_back, residual = jax.vjp(lambda u: self.pieces(constraint, u), u, has_aux=True)
-        linearisation = self._factored(u, residual, V, B)
+        (V, B), pull_back = jax.vjp(lambda u: self.pieces(constraint, u), u)
+        linearisation = self._factored(u, V, B)
         (gradient,) = pull_back(self._cotangent(linearisation))
         return linearisation, gradient
 
@@ -171,14 +180,14 @@ class AbstractSplit(AbstractShape[SplitLinearisation[F]], Generic[F]):
         Y = local.solve_transpose(U.T)
         return small.matmul(Y, linearisation.T), self.local_cotangent(local, U, Y)
 
-    def _factored(self, u, residual, V, B) -> SplitLinearisation[F]:
+    def _factored(self, u, V, B) -> SplitLinearisation[F]:
         local = self.local(B)
         W = local.solve(V)
         eye = jnp.eye(W.shape[1], dtype=W.dtype)
         factor = small.cholesky(eye + small.matmul(W.T, W))
         U, T = small.solve_lower(factor, W.T), small.solve_lower(factor, eye)
         return SplitLinearisation(
-            residual, V, local, U, T, self.shared_inputs, self.local_inputs, u.size
+            local, U, T, factor, self.shared_inputs, self.local_inputs, u.size
         )
 
 
@@ -192,11 +201,6 @@ def units(indices: Indices, u) -> Float[Array, "L M"]:
 
 
 def pushed_forward(constraint, u, seeds):
-    """The residual at u and the constraint's derivatives along each seed, as columns."""
-
-    def push(seed):
-        residual, derivative = jax.jvp(constraint, (u,), (seed,))
-        return derivative, residual
-
-    columns, residual = jax.vmap(push, in_axes=0, out_axes=(1, None))(seeds)
-    return columns, residual
+    """The constraint's derivatives at u along each seed, as columns."""
+    _, push = jax.linearize(constraint, u)
+    return jax.vmap(push, out_axes=1)(seeds)

@@ -108,7 +108,7 @@ def _has_rank(shape: AbstractShape, residual, draws) -> bool:
     assert isinstance(shape, AbstractSplit)
 
     def pivots(u):
-        (_, B), _ = shape.pieces(residual, u)
+        _, B = shape.pieces(residual, u)
         return shape.local(B).pivots()
 
     sizes = np.abs(np.asarray(jax.jit(lambda u: jax.lax.map(pivots, u))(draws)))

@@ -14,9 +14,7 @@ from jaxtyping import Array, Float, Key
 
 
 class AbstractLinearisation(eqx.Module):
-    """The constraint to first order at a point: its residual there, and J with a factor."""
-
-    residual: eqx.AbstractVar[Float[Array, " N"]]
+    """The constraint to first order at a point: J with a factor."""
 
     @abstractmethod
     def apply(self, p: Float[Array, " M"]) -> Float[Array, " N"]:
@@ -64,7 +62,7 @@ class AbstractShape(eqx.Module, Generic[L]):
 
     @abstractmethod
     def linearise(self, constraint: Any, u: Float[Array, " M"]) -> L:
-        """The constraint linearised at u: a function, or what the shape takes in its place."""
+        """J at u of a function, or of what the shape takes in its place."""
 
     @abstractmethod
     def linearise_and_differentiate(

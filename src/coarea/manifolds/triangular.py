@@ -28,6 +28,9 @@ class LowerTriangle(AbstractLocal):
     def apply_transpose(self, lam):  # noqa: D102
         return self.rows.take(lam) @ self.B
 
+    def times(self, b):  # noqa: D102
+        return self._unsorted(self.B @ b)
+
     def solve(self, b):  # noqa: D102
         return solve_triangular(self.B, self.rows.take(b), lower=True)
 
@@ -69,13 +72,9 @@ class Triangular(AbstractSplit[LowerTriangle]):
         return 1
 
     def pieces(self, constraint, u):  # noqa: D102
-        def with_value(u):
-            residual = constraint(u)
-            return residual, residual
-
-        J, residual = jax.jacfwd(with_value, has_aux=True)(u)
+        J = jax.jacfwd(constraint)(u)
         B = self.rows.take(self.local_inputs.take(J.T).T)
-        return (self.shared_inputs.take(J.T).T, B), residual
+        return self.shared_inputs.take(J.T).T, B
 
     def local(self, B):  # noqa: D102
         return LowerTriangle(B, self.rows)

@@ -59,6 +59,7 @@ class Plan(eqx.Module):
     warmup: Warmup
     given_step: Float[Array, ""] | None
     keep_inputs: bool = eqx.field(static=True)
+    longest_block: int = eqx.field(static=True)
 
     def tuning(self, adaptation: Adaptation, transition: Int[Array, ""]) -> Tuning:
         """What warm-up has reached, but the step size that the user gave."""
@@ -69,10 +70,6 @@ class Plan(eqx.Module):
         """What the draws are made with."""
         learnt = self.warmup.learnt(adaptation)
         return learnt if self.given_step is None else learnt._replace(step_size=self.given_step)
-
-    def report(self, target: AbstractTarget, u: Float[Array, " M"]):
-        """What is kept of a position: latents, and inputs if they are wanted."""
-        return target.latents(u), target.inputs(u) if self.keep_inputs else None
 
 
 @eqx.filter_jit
@@ -109,7 +106,7 @@ def end(plan: Plan, chains: Chain) -> Ended:
 def advance(
     plan: Plan, target: AbstractTarget, chains: Chain, done: Int[Array, ""], count: Int[Array, ""]
 ) -> tuple[Chain, Block]:
-    """Advance each chain by `count` transitions, at most `longest_block`, after those `done`.
+    """Advance each chain by `count` transitions, at most `plan.longest_block`, after those `done`.
 
     That number is one for all chains of a group, so that under `vmap` what warm-up learns is not
     computed again and again when it is over.
@@ -117,11 +114,16 @@ def advance(
     return _for_each_chain(lambda chain: _advance_one(plan, target, chain, done, count))(chains)
 
 
-def longest_block(plan: Plan, target: AbstractTarget) -> int:
-    """The most transitions in one block: a bound on memory. Shorter ones run the same program."""
-    u = jax.ShapeDtypeStruct((target.num_inputs,), float)
-    kept = jax.eval_shape(lambda u: plan.report(target, u), u)
-    size = sum(x.size for x in jax.tree.leaves(kept))
+def kept_of(target: AbstractTarget, u: Float[Array, " M"], keep_inputs: bool):
+    """What is kept of a position: latents, and inputs if they are wanted."""
+    return target.latents(u), target.inputs(u) if keep_inputs else None
+
+
+def longest_block(size: int) -> int:
+    """The most transitions in one block, for what keeps `size` numbers of each: a bound on memory.
+
+    Shorter blocks run the same program.
+    """
     return max(16, min(1024, 2**20 // (1 + size)))
 
 
@@ -146,10 +148,10 @@ def _advance_one(plan: Plan, target: AbstractTarget, chain: Chain, done, count):
         state, info = plan.kernel.step(measured, key, chain.state, tuning)
         u = in_own_units(state.position, units)
         adaptation = plan.warmup.update(chain.adaptation, info, u, number)
-        stats = _stats(target, state, info, tuning.step_size)
+        stats = _stats(state, info, tuning.step_size, target.residual(u) / target.scale)
         if units is not None:
             state = _measured_anew(plan, target, state, u, adaptation.units, number)
-        draw = Block(*plan.report(target, u), stats)
+        draw = Block(*kept_of(target, u, plan.keep_inputs), stats)
         return Chain(chain.key, state, adaptation), draw
 
     def body(i, carry):
@@ -157,9 +159,8 @@ def _advance_one(plan: Plan, target: AbstractTarget, chain: Chain, done, count):
         chain, draw = transition(chain, done + i)
         return chain, jax.tree.map(lambda all, one: all.at[i].set(one), block, draw)
 
-    length = longest_block(plan, target)
     empty = jax.tree.map(
-        lambda x: jnp.zeros((length, *x.shape), x.dtype),
+        lambda x: jnp.zeros((plan.longest_block, *x.shape), x.dtype),
         jax.eval_shape(transition, chain, done)[1],
     )
     return jax.lax.fori_loop(0, count, body, (chain, empty))
@@ -180,8 +181,7 @@ def _measured_anew(plan, target, state, u, units, transition):
     return jax.lax.while_loop(lambda carry: carry[0], remeasure, (begins, state))[1]
 
 
-def _stats(target, state: PhaseState, info: TransitionInfo, step_size) -> Stats:
-    residual = state.linearisation.residual
+def _stats(state: PhaseState, info: TransitionInfo, step_size, residual) -> Stats:
     return Stats(
         acceptance_rate=info.acceptance_rate,
         diverging=info.is_divergent,
@@ -192,5 +192,5 @@ def _stats(target, state: PhaseState, info: TransitionInfo, step_size) -> Stats:
         step_size=step_size,
         convergence_error=info.convergence_error,
         non_reversible_step=info.non_reversible_step,
-        constraint_error=jnp.max(jnp.abs(residual)) / target.scale,
+        constraint_error=jnp.max(jnp.abs(residual)),
     )

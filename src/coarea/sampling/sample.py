@@ -15,7 +15,7 @@ from coarea.kernels import NUTS
 from coarea.kernels.kernel import AbstractKernel
 from coarea.manifolds import AbstractTarget
 from coarea.precision import Precision, computing_in
-from coarea.sampling.chains import Ended, Plan, begin, end, longest_block
+from coarea.sampling.chains import Ended, Plan, begin, end, kept_of, longest_block
 from coarea.sampling.places import Devices, places_for
 from coarea.sampling.progress import Display
 from coarea.sampling.results import as_datatree, ended, gather, is_result, joined
@@ -62,6 +62,7 @@ def sample(
     (2, 500)
     """
     _check(target, draws, warmup, chains, seed, kernel, start, keep)
+    size = _kept_size(target, keep)
     places = places_for(target, chains, devices)
     began = time.perf_counter()
     with (
@@ -71,7 +72,7 @@ def sample(
     ):
         starts = _starts(target, places, seed, start, chains, kernel)
         display.compiling()
-        plan = _plan(target, kernel, warmup, keep == "inputs")
+        plan = _plan(target, kernel, warmup, keep == "inputs", longest_block(size))
         groups = _groups(plan, target, places, seed, starts, warmup, draws)
         complete = run_groups(groups, plan, target, precision, display.update)
         drawn = [group for group in groups if group.blocks]
@@ -117,16 +118,15 @@ def _starts(target, places, seed, given, chains, kernel) -> list[Ended]:
 
 
 def _groups(plan, target, places, seed, starts, warmup, draws) -> list[Group]:
-    longest = longest_block(plan, target)
     groups = []
     for place, (u, learnt) in zip(places, starts, strict=True):
         with place.active():
             chains = begin(plan, target, place.keys(seed).run, u, learnt)
-        groups.append(Group(place, chains, warmup, draws, longest))
+        groups.append(Group(place, chains, warmup, draws, plan.longest_block))
     return groups
 
 
-def _plan(target, kernel, warmup, keep_inputs) -> Plan:
+def _plan(target, kernel, warmup, keep_inputs, longest_block) -> Plan:
     adapts_units = kernel.mass == "diagonal"
     if adapts_units:
         target = target.in_units(jnp.ones(target.num_inputs))
@@ -142,6 +142,7 @@ def _plan(target, kernel, warmup, keep_inputs) -> Plan:
         ),
         None if kernel.step_size is None else jnp.asarray(kernel.step_size, float),
         keep_inputs,
+        longest_block,
     )
 
 
@@ -164,11 +165,15 @@ def _check(target, draws, warmup, chains, seed, kernel, start, keep) -> None:
         )
     if keep not in (None, "inputs"):
         raise SettingError(f"keep={keep!r}: choose 'inputs' or None.")
-    latents = jax.eval_shape(
-        lambda u: target.latents(u), jax.ShapeDtypeStruct((target.num_inputs,), float)
-    )
-    if not latents and keep is None:
+
+
+def _kept_size(target, keep) -> int:
+    """How many numbers are kept of each draw. If none are, there is nothing to sample for."""
+    u = jax.ShapeDtypeStruct((target.num_inputs,), float)
+    latents, inputs = jax.eval_shape(lambda u: kept_of(target, u, keep == "inputs"), u)
+    if not latents and inputs is None:
         raise DataError(
             "every output was observed, so there is nothing left to report. Let the generator "
             "return the quantities of interest as further outputs, or pass keep='inputs'."
         )
+    return sum(x.size for x in jax.tree.leaves((latents, inputs)))

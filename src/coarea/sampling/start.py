@@ -8,6 +8,7 @@ step is the smallest change of the inputs that meets the linearised constraints,
 found stays near the prior draw that it came from.
 """
 
+import contextlib
 from typing import NamedTuple
 
 import equinox as eqx
@@ -33,6 +34,8 @@ _MAX_ITERATIONS = 10
 _LINE_SEARCH = 8
 # The largest Jacobian whose rank is looked at.
 _MOST_ELEMENTS = 1_000_000
+# A smallest pivot above this, with rows of unit length, needs no singular values to be believed.
+_FULL_RANK = 1e-4
 
 
 class Start(NamedTuple):
@@ -155,7 +158,11 @@ def check_rank(target: AbstractTarget, u: Float[Array, " M"]) -> None:
             "output that is constant, rounded, thresholded or integer-valued inside cannot be "
             "conditioned on."
         )
-    left, singular, _ = np.linalg.svd(J / size[:, None], full_matrices=False)
+    J = J / size[:, None]
+    with contextlib.suppress(np.linalg.LinAlgError):
+        if np.min(np.diagonal(np.linalg.cholesky(J @ J.T))) > _FULL_RANK:
+            return
+    left, singular, _ = np.linalg.svd(J, full_matrices=False)
     if singular[-1] <= 4 * J.shape[1] * np.finfo(J.dtype).eps:
         involved = rows[np.abs(left[:, -1]) > 1e-6]
         raise JacobianError(
@@ -172,7 +179,7 @@ def _names(target, constraints) -> str:
 
 @eqx.filter_jit
 def _jacobian(target, u):
-    return Dense.for_size(target.num_constraints, target.num_inputs).jacobian(target.residual)(u)[0]
+    return Dense.for_size(target.num_constraints, target.num_inputs).jacobian(target.residual)(u)
 
 
 def _search_one(target, key, tolerance) -> Start:
@@ -241,10 +248,8 @@ def _approach_at_once(target, u, tolerance) -> Start:
         return ~met & (at.iterations < _MAX_LINEARISATIONS) & ~at.stuck
 
     def gauss_newton(at: _Attempt):
-        linearisation = target.linearise(at.u)
-        return _searched_along(
-            target, at, linearisation.pseudo_inverse(linearisation.residual), error, tolerance
-        )
+        full = target.linearise(at.u).pseudo_inverse(target.residual(at.u))
+        return _searched_along(target, at, full, error, tolerance)
 
     far = jnp.asarray(jnp.inf, u.dtype)
     end = jax.lax.while_loop(
@@ -286,7 +291,7 @@ def _approach_in_turn(target, u, tolerance) -> Start:
     N = target.num_constraints
     jacobian = Dense.for_size(N, target.num_inputs).jacobian(target.residual)
     # Constraints by how many inputs they respond to. An overflow counts as a response.
-    responses = jnp.sum(jacobian(u)[0] != 0, axis=1)
+    responses = jnp.sum(jacobian(u) != 0, axis=1)
     rank = jnp.argsort(jnp.argsort(responses))
 
     def error(u, wanted):
@@ -299,9 +304,8 @@ def _approach_in_turn(target, u, tolerance) -> Start:
             return ~met & (at.iterations < _MAX_ITERATIONS) & ~at.stuck
 
         def gauss_newton(at: _Attempt):
-            J, c = jacobian(at.u)
-            J = jnp.where(wanted[:, None], J, 0.0)
-            c = jnp.where(wanted, c, 0.0)
+            J = jnp.where(wanted[:, None], jacobian(at.u), 0.0)
+            c = jnp.where(wanted, target.residual(at.u), 0.0)
             gram = J @ J.T + jnp.diag(jnp.where(wanted, 0.0, 1.0))
             full = J.T @ cho_solve((jnp.linalg.cholesky(gram), True), c)
             return _searched_along(target, at, full, lambda u: error(u, wanted), tolerance)
