@@ -195,7 +195,5 @@ def _kick(state: PhaseState, h):
 
 
 def _project(linearisation: AbstractLinearisation, *vectors) -> list[Any]:
-    """The tangential part of each vector that there is, all at once."""
-    given = jnp.stack([x for x in vectors if x is not None])
-    projected = iter(jax.vmap(linearisation.project)(given))
-    return [None if x is None else next(projected) for x in vectors]
+    """The tangential part of each vector that there is."""
+    return [None if x is None else linearisation.project(x) for x in vectors]
