@@ -107,12 +107,28 @@ def test_moments_agree_however_the_model_is_told():
     weight /= weight.sum()
     grid = np.asarray(grid)
     means = weight.sum(1) @ grid, weight.sum(0) @ grid
-    for name, posterior in four_ways().items():
-        if name == "dense":
-            continue  # tested with many other models
+    for posterior in four_ways().values():
         z = co.sample(posterior, draws=4000, chains=2).posterior["z"].values
         for i in range(2):
             assert_mean(z[..., i], means[i])
+
+
+def test_a_start_leads_through_gaps_along_a_straight_path(x64):
+    """Where nothing was seen, the path guessed joins what was seen before and after."""
+    seen = np.ma.masked_all((10, 1))
+    seen[[2, 8]] = [[1.0], [4.0]]
+    model = co.Markov(
+        shared={"z": ()},
+        noise=(),
+        steps=10,
+        initial=lambda s, n: jnp.zeros(()),
+        step=lambda s, x, n, t: 0.9 * x + jnp.exp(0.1 * s["z"]) * n,
+        observe=lambda s, x, n, t: x[None],
+    )
+    posterior = co.condition(model, {"y": seen})
+    path = posterior.latents(posterior.guess(jax.random.key(0)))["x"]
+    expected = np.interp(np.arange(10), [2, 8], [1.0, 4.0])
+    np.testing.assert_allclose(path, expected, atol=1e-8)
 
 
 def partial_model(observe_noise, observe_every=1):

@@ -13,7 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from coarea.generators import Markov
 from coarea.generators.markov import size_of
@@ -184,7 +184,10 @@ class LiftedPosterior(AbstractTarget):
         )
 
     def guess(self, key):
-        """Prior draws of the inputs, and states that agree with what was seen."""
+        """Prior draws of the inputs, and states that agree with what was seen.
+
+        Where nothing was seen, they lie on a straight path between those before and after.
+        """
         L, noise, observe_noise, *_ = self._sizes
         K = self.data.shape[0]
         shared_key, noise_key = jax.random.split(key)
@@ -193,6 +196,8 @@ class LiftedPosterior(AbstractTarget):
         v = jnp.concatenate([v, rest[: L - v.size]])
         local = rest[L - self.model.shared.size :].reshape(K, -1)
         x = jax.vmap(lambda e, k: self._state_seen_as(v, e, k))(local[:, noise:], self._numbers)
+        is_known = jnp.any(jnp.asarray(self.is_seen), axis=1)
+        x = jax.vmap(lambda x: _interpolated(x, is_known), in_axes=1, out_axes=1)(x)
         u = jnp.concatenate([v, jnp.concatenate([local, x], axis=1).ravel()])
         return u if self.units is None else u / self.units
 
@@ -307,6 +312,17 @@ class LiftedPosterior(AbstractTarget):
             return x - jnp.append(lengths, 0.0)[best] * jnp.where(jnp.isfinite(full), full, 0.0)
 
         return jax.lax.fori_loop(0, 20, closer, first.ravel().astype(float) / self.state_unit)
+
+
+def _interpolated(x: Float[Array, " K"], is_known: Bool[Array, " K"]) -> Float[Array, " K"]:
+    """x with unknown elements on a straight line between the nearest known ones."""
+    K = x.size
+    k = jnp.arange(K)
+    before = jax.lax.cummax(jnp.where(is_known, k, -1))
+    after = jax.lax.cummin(jnp.where(is_known, k, K), reverse=True)
+    before, after = jnp.where(before < 0, after, before), jnp.where(after == K, before, after)
+    weight = (k - before) / jnp.maximum(after - before, 1)
+    return (1 - weight) * x[before] + weight * x[after]
 
 
 def lift(model: Markov, data: np.ndarray, is_seen: np.ndarray, state_shape) -> LiftedPosterior:
