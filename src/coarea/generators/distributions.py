@@ -8,10 +8,23 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
-from jax.scipy.special import log_ndtr, ndtr
+from jax.lax import erf_inv
+from jax.scipy.special import erf, log_ndtr, ndtr, ndtri
+from jaxtyping import Array
+from numpyro.distributions.truncated import (
+    LeftTruncatedDistribution,
+    RightTruncatedDistribution,
+    TwoSidedTruncatedDistribution,
+)
 
 from coarea.errors import ModelError
 from coarea.generators.inputs import AbstractInput, standard_normal_log_density
+
+_TRUNCATED = (
+    LeftTruncatedDistribution,
+    RightTruncatedDistribution,
+    TwoSidedTruncatedDistribution,
+)
 
 
 class MappedNormal(AbstractInput):
@@ -73,30 +86,100 @@ class Unconstrained(AbstractInput):
 
 @singledispatch
 def from_normal(distribution: dist.Distribution, n: Any) -> Any:
-    """Map standard normals `n`, of the distribution's own shape, to a draw from it."""
+    """Map standard normals `n`, of the distribution's own shape, to a draw from it.
+
+    Each map is written in terms of log Φ(n) or log Φ(−n), whichever is small, and so is accurate
+    where Φ(n) itself rounds to one.
+    """
     raise TypeError(type(distribution))
 
 
 @from_normal.register
 def _(distribution: dist.Normal, n):
-    return distribution.loc + distribution.scale * n
+    loc, scale = _spread(n, distribution.loc, distribution.scale)
+    return loc + scale * n
 
 
 @from_normal.register
 def _(distribution: dist.MultivariateNormal, n):
-    return distribution.loc + jnp.squeeze(distribution.scale_tril @ n[..., None], -1)
+    (loc,) = _spread(n, distribution.loc)
+    return loc + jnp.squeeze(distribution.scale_tril @ n[..., None], -1)
 
 
 @from_normal.register
 def _(distribution: dist.Uniform, n):
-    low, high = jnp.asarray(distribution.low), jnp.asarray(distribution.high)
-    return low + (high - low) * ndtr(n)
+    low, high = _spread(n, distribution.low, distribution.high)
+    part = (high - low) * ndtr(-jnp.abs(n))
+    return jnp.where(n < 0, low + part, high - part)
 
 
 @from_normal.register
 def _(distribution: dist.Exponential, n):
-    # The tail form: -log(1 - Φ(n)) stays accurate where Φ(n) rounds to one.
-    return -log_ndtr(-n) / distribution.rate
+    (rate,) = _spread(n, distribution.rate)
+    return _exponential(n) / rate
+
+
+@from_normal.register
+def _(distribution: dist.Weibull, n):
+    scale, concentration = _spread(n, distribution.scale, distribution.concentration)
+    return scale * _exponential(n) ** (1 / concentration)
+
+
+@from_normal.register
+def _(distribution: dist.Gumbel, n):
+    loc, scale = _spread(n, distribution.loc, distribution.scale)
+    return loc - scale * jnp.log(_exponential(-n))
+
+
+@from_normal.register
+def _(distribution: dist.Logistic, n):
+    loc, scale = _spread(n, distribution.loc, distribution.scale)
+    return loc + scale * (log_ndtr(n) - log_ndtr(-n))
+
+
+@from_normal.register
+def _(distribution: dist.Laplace, n):
+    loc, scale = _spread(n, distribution.loc, distribution.scale)
+    part = math.log(2) + log_ndtr(-jnp.abs(n))
+    return loc + scale * jnp.where(n < 0, part, -part)
+
+
+@from_normal.register
+def _(distribution: dist.Cauchy, n):
+    loc, scale = _spread(n, distribution.loc, distribution.scale)
+    far = _tangent(jnp.abs(n), 2 * ndtr(-jnp.abs(n)), erf(jnp.abs(n) / math.sqrt(2)))
+    return loc + scale * jnp.where(n < 0, -far, far)
+
+
+@from_normal.register
+def _(distribution: dist.HalfCauchy, n):
+    (scale,) = _spread(n, distribution.scale)
+    return scale * _tangent(n, ndtr(-n), ndtr(n))
+
+
+@from_normal.register
+def _(distribution: dist.HalfNormal, n):
+    (scale,) = _spread(n, distribution.scale)
+    is_low = n < 0
+    # Φ(x) = (1 + Φ(n)) / 2, near zero by the inverse of the error function.
+    low = math.sqrt(2) * erf_inv(ndtr(jnp.where(is_low, n, -1.0)))
+    high = -inverse_log_ndtr(log_ndtr(-jnp.where(is_low, 1.0, n)) - math.log(2))
+    return scale * jnp.where(is_low, low, high)
+
+
+@from_normal.register
+def _(distribution: LeftTruncatedDistribution, n):
+    return _truncated_normal(n, distribution.base_dist, low=distribution.low)
+
+
+@from_normal.register
+def _(distribution: RightTruncatedDistribution, n):
+    return _truncated_normal(n, distribution.base_dist, high=distribution.high)
+
+
+@from_normal.register
+def _(distribution: TwoSidedTruncatedDistribution, n):
+    return _truncated_normal(n, distribution.base_dist, distribution.low, distribution.high)
 
 
 @from_normal.register
@@ -113,6 +196,70 @@ def _(distribution, n):
     return from_normal(distribution.base_dist, n)
 
 
+def _spread(n, *parameters) -> list[Array]:
+    """Parameters in the shape of n, which an expanded distribution's are not."""
+    return [jnp.broadcast_to(x, n.shape) for x in parameters]
+
+
+def _exponential(n):
+    return -log_ndtr(-n)
+
+
+def _tangent(n, above, below):
+    """tan(π/2 below) where below + above = 1, from the one that is small for this n."""
+    is_far = n > 0.5
+    near = jnp.tan(0.5 * math.pi * jnp.where(is_far, 0.5, below))
+    far = 1 / jnp.tan(0.5 * math.pi * jnp.where(is_far, above, 0.5))
+    return jnp.where(is_far, far, near)
+
+
+def _truncated_normal(n, base: dist.Distribution, low: Any = None, high: Any = None):
+    """Φ(x) lies between Φ(a) and Φ(b) in the ratio Φ(n) : Φ(−n), and so do the complements."""
+    assert isinstance(base, dist.Normal)
+    loc, scale = _spread(n, base.loc, base.scale)
+    to_low, to_high = log_ndtr(-n), log_ndtr(n)
+    if high is None:
+        (a,) = _spread(n, (low - base.loc) / base.scale)
+        below = jnp.logaddexp(log_ndtr(a) + to_low, to_high)
+        above = log_ndtr(-a) + to_low
+    elif low is None:
+        (b,) = _spread(n, (high - base.loc) / base.scale)
+        below = log_ndtr(b) + to_high
+        above = jnp.logaddexp(log_ndtr(-b) + to_high, to_low)
+    else:
+        a, b = _spread(n, (low - base.loc) / base.scale, (high - base.loc) / base.scale)
+        below = jnp.logaddexp(log_ndtr(a) + to_low, log_ndtr(b) + to_high)
+        above = jnp.logaddexp(log_ndtr(-a) + to_low, log_ndtr(-b) + to_high)
+    is_below = below < above
+    x = inverse_log_ndtr(jnp.where(is_below, below, above))
+    return loc + scale * jnp.where(is_below, x, -x)
+
+
+@jax.custom_jvp
+def inverse_log_ndtr(y: Any) -> Any:
+    """The x with log Φ(x) = y, for y ≤ log ½ however far below."""
+    # Where exp(y) underflows, from log Φ(x) ≈ −x²/2 − log|x| − ½ log 2π, by Newton.
+    is_far = y < -500.0
+    near = ndtri(jnp.exp(jnp.where(is_far, -1.0, y)))
+    far = jnp.where(is_far, y, -500.0)
+    x = -jnp.sqrt(-2 * far)
+    for _ in range(4):
+        error = log_ndtr(x) - far
+        x = x - error * jnp.exp(log_ndtr(x) - _log_normal_density(x))
+    return jnp.where(is_far, x, near)
+
+
+@inverse_log_ndtr.defjvp
+def _(primals, tangents):
+    (y,), (dy,) = primals, tangents
+    x = inverse_log_ndtr(y)
+    return x, dy * jnp.exp(y - _log_normal_density(x))
+
+
+def _log_normal_density(x):
+    return -0.5 * x**2 - 0.5 * math.log(2 * math.pi)
+
+
 def has_normal_map(distribution: dist.Distribution) -> bool:
     """Whether `from_normal` reaches the distribution, coordinate for coordinate."""
     if from_normal.dispatch(type(distribution)) is from_normal.dispatch(object):
@@ -122,6 +269,8 @@ def has_normal_map(distribution: dist.Distribution) -> bool:
         return same_shape and has_normal_map(distribution.base_dist)
     if isinstance(distribution, dist.ExpandedDistribution | dist.Independent):
         return has_normal_map(distribution.base_dist)
+    if isinstance(distribution, _TRUNCATED):
+        return isinstance(distribution.base_dist, dist.Normal)
     return True
 
 

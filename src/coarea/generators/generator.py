@@ -23,6 +23,19 @@ class AbstractGenerator(eqx.Module):
     def outputs(self, u: Float[Array, " M"]) -> dict[str, Array]:
         """Every output by name, from the flat vector of inputs."""
 
+    def log_density(self, u: Float[Array, " M"]) -> Float[Array, ""]:
+        """The log of ρ(u), with any likelihood that stays one."""
+        return self.inputs.log_density(u)
+
+    def draw(self, key: Key[Array, ""]) -> Float[Array, " M"]:
+        """Inputs drawn from the prior."""
+        return self.inputs.draw(key)
+
+    @property
+    def given(self) -> Mapping[str, np.ndarray]:
+        """Data that enter by a likelihood, by name."""
+        return {}
+
     @in_float64
     def simulate(self, key: Key[Array, ""], num: int) -> dict[str, np.ndarray]:
         """`num` independent draws of all outputs (the prior predictive), stacked in front."""
@@ -33,7 +46,8 @@ class Generator(AbstractGenerator):
     """A generative model: `function` turns a dictionary of random inputs into one of outputs.
 
     `inputs` names the random numbers. A shape means standard normals; a NumPyro distribution
-    gives another base density.
+    gives another base density. `log_factor(outputs)` adds to the log density: a likelihood of data
+    that are not computed but counted, say, or a soft constraint.
 
     >>> import coarea as co, jax, jax.numpy as jnp, numpyro.distributions as dist
     >>> def simulate(u):
@@ -45,13 +59,32 @@ class Generator(AbstractGenerator):
 
     function: Callable[[dict[str, Array]], dict[str, Array]]
     inputs: Inputs
+    log_factor: Callable[[dict[str, Array]], Array] | None
 
     @in_float64
-    def __init__(self, function: Callable, inputs: Mapping[str, Any]):
+    def __init__(
+        self,
+        function: Callable,
+        inputs: Mapping[str, Any],
+        *,
+        log_factor: Callable | None = None,
+    ):
         if not callable(function):
             raise ModelError(f"the generator's function is not callable: {function!r}.")
         self.function = function
         self.inputs = Inputs(inputs)
+        self.log_factor = log_factor
+        if log_factor is not None:
+            value = jax.eval_shape(lambda u: log_factor(self.outputs(u)), self.inputs.example)
+            if getattr(value, "shape", None) != ():
+                raise ModelError(
+                    "log_factor must return one number, the log of a factor of the density; it "
+                    f"returned {value}."
+                )
+
+    def log_density(self, u):  # noqa: D102
+        log_base = self.inputs.log_density(u)
+        return log_base if self.log_factor is None else log_base + self.log_factor(self.outputs(u))
 
     def outputs(self, u: Float[Array, " M"]) -> dict[str, Array]:
         """Every output by name, from the flat vector of inputs."""
@@ -67,4 +100,4 @@ class Generator(AbstractGenerator):
 @eqx.filter_jit
 def _simulate(generator: AbstractGenerator, key, num: int):
     keys = jax.random.split(key, num)
-    return jax.vmap(lambda k: generator.outputs(generator.inputs.draw(k)))(keys)
+    return jax.vmap(lambda k: generator.outputs(generator.draw(k)))(keys)

@@ -63,6 +63,29 @@ class StandardNormal(AbstractInput):
         return jax.random.normal(key, (self.size,))
 
 
+class Coordinates(AbstractInput):
+    """Real coordinates of a given shape, of whose density the generator itself takes account."""
+
+    shape: tuple[int, ...] = eqx.field(static=True)
+
+    @property
+    def size(self):  # noqa: D102
+        return math.prod(self.shape)
+
+    @property
+    def is_standard_normal(self):  # noqa: D102
+        return False
+
+    def value(self, u):  # noqa: D102
+        return u.reshape(self.shape)
+
+    def log_density(self, u):  # noqa: D102
+        return jnp.zeros((), u.dtype)
+
+    def draw(self, key):  # noqa: D102
+        raise NotImplementedError("the generator draws these")
+
+
 def standard_normal_log_density(u: Float[Array, " size"]) -> Float[Array, ""]:
     """The log density of independent standard normals."""
     return -0.5 * u @ u - 0.5 * math.log(2 * math.pi) * u.size
@@ -138,6 +161,8 @@ class Inputs(eqx.Module):
 
 
 def _input(name: str, given: Any) -> AbstractInput:
+    if isinstance(given, AbstractInput):
+        return given
     shape = tuple(given) if isinstance(given, list | tuple) else (given,)
     if all(isinstance(n, int | np.integer) and n >= 0 for n in shape):
         return StandardNormal(tuple(int(n) for n in shape))

@@ -1,6 +1,7 @@
 """`condition`: say which outputs of a generator were observed."""
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,8 @@ from coarea.errors import DataError, ModelError, PrecisionError
 from coarea.generators import AbstractGenerator, Markov
 from coarea.manifolds.dense import Dense
 from coarea.manifolds.forced import TeacherForced
-from coarea.manifolds.lifted import LiftedPosterior, lift
+from coarea.manifolds.lifted import LiftedPosterior
+from coarea.manifolds.lifted import lift as with_states
 from coarea.manifolds.posterior import Observation, Posterior
 from coarea.manifolds.structure import Structure, choose_shape
 from coarea.manifolds.validation import check_derivatives, check_digits
@@ -21,12 +23,23 @@ from coarea.precision import in_float64
 
 @in_float64
 def condition(
-    model: AbstractGenerator, observed: Mapping[str, Any], *, structure: Structure = "auto"
+    model: AbstractGenerator | Callable,
+    observed: Mapping[str, Any] | None = None,
+    *,
+    args: tuple = (),
+    kwargs: Mapping[str, Any] | None = None,
+    structure: Structure = "auto",
+    lift: Iterable[str] | None = None,
 ) -> Posterior | LiftedPosterior:
     """The posterior of a model's inputs given the values that some of its outputs took.
 
     Outputs that were not observed are the latents. A value that is missing is masked
     (`numpy.ma.masked_invalid(data)`).
+
+    A NumPyro model, called with `args` and `kwargs`, may be observed at any of its sites, a
+    deterministic one included; data given by `obs=` count too. Sample sites that are observed are
+    conditioned on exactly, through noise of their own, where their distribution is a map of
+    normals; others stay likelihoods. `lift=` names those that are to have noise, if not all.
 
     How the observed outputs depend on the inputs is read off the model, and what does not couple is
     not paid for: `posterior.structure` says in words what was found. `structure="dense"` assumes
@@ -38,10 +51,12 @@ def condition(
     >>> posterior.num_inputs, posterior.num_constraints
     (2, 1)
     """
+    observed = {} if observed is None else observed
     if not isinstance(model, AbstractGenerator):
+        model, observed = _from_numpyro(model, observed, args, kwargs or {}, lift)
+    elif args or kwargs or lift is not None:
         raise ModelError(
-            f"condition takes a coarea.Generator or coarea.Markov, got {type(model).__name__}. "
-            "Wrap the function: coarea.Generator(function, inputs={…})."
+            "args, kwargs and lift are for NumPyro models; a coarea generator has no arguments."
         )
     if not isinstance(observed, Mapping) or not observed:
         raise DataError("observed must be a dictionary from output names to values, not empty.")
@@ -67,7 +82,7 @@ def condition(
         if _sees_all(model, observations[0]) and structure in ("auto", "elementwise", "blocks"):
             model = TeacherForced(model, observations[0].values.reshape(outputs["y"].shape))
         elif structure in ("auto", "markov"):
-            lifted = lift(model, *_with_gaps(observations[0]), outputs["x"].shape[1:])
+            lifted = with_states(model, *_with_gaps(observations[0]), outputs["x"].shape[1:])
             check_digits(lambda u: lifted.residual(u), _flat(lifted.num_inputs), "simulator")
             check_derivatives(lifted, "simulator")
             return lifted
@@ -82,6 +97,27 @@ def condition(
         model.inputs.groups,
     )
     return replace(posterior, shape=found.shape, structure=found.words)
+
+
+def _from_numpyro(model, observed, args, kwargs, lift):
+    if not callable(model):
+        raise ModelError(
+            "condition takes a coarea.Generator, a coarea.Markov or a NumPyro model, not a "
+            f"{type(model).__name__}."
+        )
+    if not isinstance(observed, Mapping):
+        raise DataError("observed must be a dictionary from the names of sites to values.")
+    from coarea.generators.program import from_numpyro  # NumPyro is slow to import
+
+    try:
+        inspect.signature(model).bind(*args, **kwargs)
+    except TypeError as error:
+        raise ModelError(
+            f"the model cannot be called with args={args!r} and kwargs={dict(kwargs)!r}: {error}. "
+            "Arguments of a NumPyro model go there; a simulator that takes its random inputs as a "
+            "dictionary is wrapped: coarea.Generator(function, inputs={…})."
+        ) from error
+    return from_numpyro(model, observed, args, kwargs, lift)
 
 
 def _sees_all(model: Markov, observation: Observation) -> bool:
@@ -99,7 +135,7 @@ def _flat(size):
 
 
 def _prior_draws(model, num=16):
-    return jax.vmap(model.inputs.draw)(jax.random.split(jax.random.key(0), num))
+    return jax.vmap(model.draw)(jax.random.split(jax.random.key(0), num))
 
 
 def _traced(model: AbstractGenerator, u) -> Mapping[str, jax.ShapeDtypeStruct]:

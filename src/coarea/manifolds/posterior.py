@@ -73,7 +73,8 @@ class Posterior(AbstractTarget):
     @property
     def observed(self) -> Mapping[str, np.ma.MaskedArray]:
         """The data by name, missing values masked."""
-        return {o.name: o.as_given() for o in self.observations}
+        exact = {o.name: o.as_given() for o in self.observations}
+        return exact | {name: np.ma.asarray(x) for name, x in self.generator.given.items()}
 
     @property
     def is_cheap(self):  # noqa: D102
@@ -103,7 +104,7 @@ class Posterior(AbstractTarget):
 
     def guess(self, key):
         """A draw from the prior."""
-        drawn = self.generator.inputs.draw(key)
+        drawn = self.generator.draw(key)
         return drawn if self.units is None else drawn / self.units
 
     def latents(self, u):
@@ -118,7 +119,7 @@ class Posterior(AbstractTarget):
         return self.generator.outputs(in_own_units(u, self.units))
 
     def _log_base(self, u):
-        return self.generator.inputs.log_density(in_own_units(u, self.units))
+        return self.generator.log_density(in_own_units(u, self.units))
 
     def describe(self, constraint):  # noqa: D102
         for observation in self.observations:

@@ -10,6 +10,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 LARGEST = 8
+_FEW = 2500
 
 
 def cholesky(A: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
@@ -96,12 +97,8 @@ def _dot(a: list[Array], b: list[Array], n: int):
 
 
 def matmul(A: Float[Array, "m n"], B: Float[Array, "n k"]) -> Float[Array, "m k"]:
-    """A B. As a sum of products where two of the three sizes are small, else by BLAS.
-
-    What calls BLAS costs more than the product then, and in a batch it is called once for each.
-    """
-    (m, n), k = A.shape, B.shape[1]
-    if sorted((m, n, k))[1] > LARGEST:
+    """A B, as a sum of products while those are few, which then costs less than a call of BLAS."""
+    if A.size * B.shape[1] > _FEW:
         return A @ B
     return jnp.sum(A[:, :, None] * B[None, :, :], axis=1)
 

@@ -97,27 +97,27 @@ class SplitLinearisation(AbstractLinearisation, Generic[F]):
 
     def apply(self, p):  # noqa: D102
         v, n = self._parts(p)
-        return _times(self.V, v) + self.local.apply(n)
+        return self.V @ v + self.local.apply(n)
 
     def apply_transpose(self, lam):  # noqa: D102
-        return self._from_rows(_times(self.V.T, lam), self.local.apply_transpose(lam))
+        return self._from_rows(self.V.T @ lam, self.local.apply_transpose(lam))
 
     def solve_gram(self, b):  # noqa: D102
         s = self.local.solve(b[:, None])[:, 0]
-        s = s - _times(self.U.T, _times(self.U, s))
+        s = s - self.U.T @ (self.U @ s)
         return self.local.solve_transpose(s[:, None])[:, 0]
 
     def pseudo_inverse(self, b):  # noqa: D102
         s = self.local.solve(b[:, None])[:, 0]
-        q = _times(self.U, s)
-        n = self.local.rotate_transpose(s - _times(self.U.T, q))
-        return self._from_rows(_times(self.T.T, q), n)
+        q = self.U @ s
+        n = self.local.rotate_transpose(s - self.U.T @ q)
+        return self._from_rows(self.T.T @ q, n)
 
     def project(self, p):
         """Without the Gram matrix, through which it loses all digits as the noise shrinks."""
         v, n = self._parts(p)
-        q = _times(self.T, v) - _times(self.U, self.local.rotate(n))
-        return self._whole(p, _times(self.T.T, q), self.local.tangent(n, _times(self.U.T, q)))
+        q = self.T @ v - self.U @ self.local.rotate(n)
+        return self._whole(p, self.T.T @ q, self.local.tangent(n, self.U.T @ q))
 
     def solve_newton(self, older, b):  # noqa: D102
         solved = self.local.solve_product(
@@ -127,7 +127,7 @@ class SplitLinearisation(AbstractLinearisation, Generic[F]):
         # An inner product with the older V on the left, hence a matrix that is not symmetric.
         older_V = older.V.T
         inner = jnp.eye(Y.shape[1], dtype=Y.dtype) + small.matmul(older_V, Y)
-        return x - _times(Y, small.solve(inner, _times(older_V, x)[:, None])[:, 0])
+        return x - Y @ small.solve(inner, (older_V @ x)[:, None])[:, 0]
 
     def half_log_det(self):  # noqa: D102
         return self.local.log_det() - jnp.sum(jnp.log(jnp.diagonal(self.T)))
@@ -185,14 +185,11 @@ class AbstractSplit(AbstractShape[SplitLinearisation[F]], Generic[F]):
         W = local.solve(V)
         eye = jnp.eye(W.shape[1], dtype=W.dtype)
         factor = small.cholesky(eye + small.matmul(W.T, W))
-        U, T = small.solve_lower(factor, W.T), small.solve_lower(factor, eye)
+        T = small.solve_lower(factor, eye)
+        U = small.matmul(T, W.T)
         return SplitLinearisation(
             local, U, T, factor, self.shared_inputs, self.local_inputs, u.size
         )
-
-
-def _times(A: Float[Array, "m n"], x: Float[Array, " n"]) -> Float[Array, " m"]:
-    return small.matmul(A, x[:, None])[:, 0]
 
 
 def units(indices: Indices, u) -> Float[Array, "L M"]:

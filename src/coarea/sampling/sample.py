@@ -62,7 +62,8 @@ def sample(
     (2, 500)
     """
     _check(target, draws, warmup, chains, seed, kernel, start, keep)
-    size = _kept_size(target, keep)
+    with computing_in(precision):
+        size = _kept_size(target, keep)
     places = places_for(target, chains, devices)
     began = time.perf_counter()
     with (

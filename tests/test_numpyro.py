@@ -1,0 +1,382 @@
+"""NumPyro models observed at any site, against exact answers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro import handlers
+from scipy import stats
+from scipy.integrate import quad
+
+import coarea as co
+from coarea.errors import DataError, JacobianError, ModelError
+from exact import assert_mean
+
+
+def draws_of(model, observed=None, *, draws=4000, chains=2, **options):
+    posterior = co.condition(model, observed, **options)
+    return co.sample(posterior, draws=draws, chains=chains, progress=False).posterior
+
+
+def exponentials():
+    x = numpyro.sample("x", dist.Exponential(1.0).expand([5]).to_event(1))
+    numpyro.deterministic("total", x.sum())
+
+
+def test_exponentials_with_a_known_sum_are_dirichlet():
+    share = draws_of(exponentials, {"total": 42.0})["x"].values / 42.0
+    np.testing.assert_allclose(share.sum(-1), 1.0, rtol=1e-8)
+    for i in range(5):
+        assert_mean(share[..., i], 1 / 5)
+        assert_mean((share[..., i] - 1 / 5) ** 2, (1 / 5) * (4 / 5) / 6)
+
+
+def test_normals_with_a_known_sum_are_the_gaussian_conditional():
+    mean, sd = np.array([1.0, 2.0, -1.0]), np.array([1.0, 0.5, 2.0])
+
+    def model():
+        x = numpyro.sample("x", dist.Normal(mean, sd).to_event(1))
+        numpyro.deterministic("total", x @ np.array([1.0, 2.0, 3.0]))
+
+    x = draws_of(model, {"total": 5.0})["x"].values
+    a = np.array([1.0, 2.0, 3.0])
+    gain = sd**2 * a / (a**2 @ sd**2)
+    for i, exact in enumerate(mean + gain * (5.0 - a @ mean)):
+        assert_mean(x[..., i], exact)
+    for i, exact in enumerate(sd**2 - gain * a * sd**2):
+        assert_mean((x[..., i] - x[..., i].mean()) ** 2, exact)
+
+
+def test_a_known_product_of_log_normals():
+    def model():
+        with numpyro.plate("factors", 3):
+            x = numpyro.sample("x", dist.LogNormal(0.0, np.array([0.5, 1.0, 1.5])))
+        numpyro.deterministic("product", jnp.prod(x))
+
+    logs = np.log(draws_of(model, {"product": 10.0})["x"].values)
+    variance = np.array([0.25, 1.0, 2.25])
+    for i in range(3):
+        assert_mean(logs[..., i], variance[i] / variance.sum() * np.log(10.0))
+
+
+def test_a_known_sum_of_gammas_gives_beta_shares():
+    """Gamma has no map from normals: it enters by its density."""
+
+    def model():
+        a = numpyro.sample("a", dist.Gamma(2.0, 3.0))
+        b = numpyro.sample("b", dist.Gamma(5.0, 3.0))
+        numpyro.deterministic("total", a + b)
+
+    share = draws_of(model, {"total": 4.0})["a"].values / 4.0
+    exact = stats.beta(2.0, 5.0)
+    assert_mean(share, exact.mean())
+    assert_mean((share - exact.mean()) ** 2, exact.var())
+
+
+def test_a_known_ratio_is_not_a_known_difference():
+    """Borel–Kolmogorov: a/b = 2 and a − 2b = 0 hold for the same pairs, with other weights."""
+
+    def model():
+        a = numpyro.sample("a", dist.Normal(2.0, 1.0))
+        b = numpyro.sample("b", dist.Normal(1.5, 0.5))
+        numpyro.deterministic("ratio", a / b)
+        numpyro.deterministic("difference", a - 2 * b)
+
+    def density(b):
+        return stats.norm.pdf(2 * b, 2.0, 1.0) * stats.norm.pdf(b, 1.5, 0.5)
+
+    def mean_of(weight):
+        total = quad(lambda b: weight(b) * density(b), -3, 5)[0]
+        return quad(lambda b: b * weight(b) * density(b), -3, 5)[0] / total
+
+    ratio, difference = mean_of(abs), mean_of(lambda b: 1.0)
+    assert abs(ratio - difference) > 0.09
+    assert_mean(draws_of(model, {"ratio": 2.0})["b"].values, ratio)
+    assert_mean(draws_of(model, {"difference": 0.0})["b"].values, difference)
+
+
+def test_an_exact_constraint_beside_a_poisson_likelihood():
+    def model():
+        a = numpyro.sample("a", dist.Gamma(2.0, 1.0))
+        b = numpyro.sample("b", dist.Normal(0.0, 1.0))
+        numpyro.deterministic("sum", a + b)
+        numpyro.sample("count", dist.Poisson(a), obs=3)
+
+    def density(a):
+        return stats.gamma.pdf(a, 2.0) * stats.norm.pdf(2.0 - a) * stats.poisson.pmf(3, a)
+
+    total = quad(density, 0, 20)[0]
+    mean = quad(lambda a: a * density(a), 0, 20)[0] / total
+    result = co.sample(co.condition(model, {"sum": 2.0}), draws=4000, chains=2)
+    assert_mean(result.posterior["a"].values, mean)
+    assert int(result.observed_data["count"]) == 3
+    assert float(result.observed_data["sum"]) == 2.0
+
+
+GROUPS = np.repeat(np.arange(4), 6)
+Y = np.array([1.2, -0.3, 0.8, 2.1])[GROUPS] + 0.5 * np.random.default_rng(0).normal(size=24)
+
+
+def hierarchy(y=None):
+    mu = numpyro.sample("mu", dist.Normal(0.0, 2.0))
+    tau = numpyro.sample("tau", dist.HalfCauchy(1.0))
+    sigma = numpyro.sample("sigma", dist.Exponential(1.0))
+    with numpyro.plate("groups", 4):
+        theta = numpyro.sample("theta", dist.Normal(mu, tau))
+    with numpyro.plate("data", 24):
+        numpyro.sample("y", dist.Normal(theta[GROUPS], sigma), obs=y)
+
+
+def nuts(model, *args, draws=8000):
+    with jax.enable_x64(True):
+        kernel = numpyro.infer.NUTS(model, target_accept_prob=0.95)
+        sampler = numpyro.infer.MCMC(
+            kernel, num_warmup=1000, num_samples=draws, num_chains=1, progress_bar=False
+        )
+        sampler.run(jax.random.key(0), *args)
+        return {k: np.asarray(v)[None] for k, v in sampler.get_samples().items()}
+
+
+def assert_same_mean(ours, theirs, limit=4.0):
+    from arviz_stats.sampling_diagnostics import ess
+
+    errors = [np.std(x) / np.sqrt(float(ess(x, method="mean"))) for x in (ours, theirs)]
+    off = (np.mean(ours) - np.mean(theirs)) / np.hypot(*errors)
+    assert abs(off) < limit, f"{np.mean(ours):.4g}, NUTS {np.mean(theirs):.4g}: {off:+.1f} errors"
+
+
+def test_a_hierarchy_agrees_with_nuts_given_the_likelihood():
+    posterior = co.condition(hierarchy, {"y": Y})
+    assert posterior.structure.startswith("elementwise: "), posterior.structure
+    ours = co.sample(posterior, draws=4000, chains=2).posterior
+    theirs = nuts(hierarchy, Y)
+    assert set(ours) == {"mu", "tau", "sigma", "theta"}
+    for name in ("mu", "sigma"):
+        assert_same_mean(ours[name].values, theirs[name])
+        assert_same_mean(
+            (ours[name].values - ours[name].values.mean()) ** 2,
+            (theirs[name] - theirs[name].mean()) ** 2,
+        )
+    assert_same_mean(np.log(ours["tau"].values), np.log(theirs["tau"]))
+    for i in range(4):
+        assert_same_mean(ours["theta"].values[..., i], theirs["theta"][..., i])
+
+
+def test_data_may_come_by_obs_by_name_or_as_a_likelihood(x64):
+    """Three ways to say the same; the last without noise beside an exact constraint."""
+    by_name, by_obs = co.condition(hierarchy, {"y": Y}), co.condition(hierarchy, args=(Y,))
+    u = by_name.guess(jax.random.key(0))
+    np.testing.assert_allclose(by_name.residual(u), by_obs.residual(u), rtol=1e-12)
+    np.testing.assert_allclose(
+        by_name.evaluate(u).log_density, by_obs.evaluate(u).log_density, rtol=1e-12
+    )
+
+
+def test_a_likelihood_that_is_not_lifted_has_the_same_posterior():
+    def model(y):
+        mu = numpyro.sample("mu", dist.Normal(0.0, 2.0))
+        nu = numpyro.sample("nu", dist.Normal(0.0, 2.0))
+        numpyro.deterministic("sum", mu + nu)
+        numpyro.sample("y", dist.Normal(mu, 1.0).expand([6]).to_event(1), obs=y)
+
+    y = np.linspace(-1.0, 2.0, 6)
+    # mu | sum: N(1.5, 2); with six observations of unit variance.
+    precision = 1 / 2.0 + 6
+    mean = (1.5 / 2.0 + y.sum()) / precision
+    for lift in (None, ()):
+        posterior = co.condition(model, {"sum": 3.0}, args=(y,), lift=lift)
+        assert posterior.num_constraints == (7 if lift is None else 1)
+        mu = co.sample(posterior, draws=4000, chains=2).posterior["mu"].values
+        assert_mean(mu, mean)
+        assert_mean((mu - mean) ** 2, 1 / precision)
+
+
+def test_sites_that_follow_observed_ones_see_the_data(x64):
+    """An autoregression told by observed sites: each depends on data, so that none couple."""
+
+    def model(y):
+        phi = numpyro.sample("phi", dist.Uniform(-1.0, 1.0))
+        x = 0.0
+        for t in range(len(y)):
+            x = numpyro.sample(f"y{t}", dist.Normal(phi * x, 0.5), obs=y[t])
+
+    posterior = co.condition(model, args=(np.array([0.5, 0.7, 0.2, -0.4]),))
+    assert posterior.structure.startswith("elementwise: "), posterior.structure
+
+
+def test_missing_values_are_masked_and_come_back_as_draws():
+    y = np.ma.masked_invalid(np.where(np.arange(24) % 5 == 0, np.nan, Y))
+    result = co.sample(co.condition(hierarchy, {"y": y}), draws=500, chains=2)
+    drawn = result.posterior["y"].values
+    known = ~np.ma.getmaskarray(y)
+    np.testing.assert_allclose(
+        drawn[..., known], np.broadcast_to(Y[known], (2, 500, known.sum())), atol=1e-7
+    )
+    assert np.all(np.std(drawn[..., ~known], axis=(0, 1)) > 0.1)
+
+
+def test_a_substituted_site_is_no_input(x64):
+    posterior = co.condition(handlers.substitute(hierarchy, {"sigma": 0.5}), {"y": Y})
+    latents = posterior.latents(posterior.guess(jax.random.key(0)))
+    assert latents["sigma"] == 0.5
+    assert posterior.num_inputs == 6 + 24
+
+
+def test_a_site_may_be_reparameterised(x64):
+    reparam = {"theta": numpyro.infer.reparam.LocScaleReparam(0.0)}
+    posterior = co.condition(handlers.reparam(hierarchy, reparam), {"y": Y})
+    latents = posterior.latents(posterior.guess(jax.random.key(0)))
+    assert {"mu", "tau", "sigma", "theta", "theta_decentered"} == set(latents)
+
+
+def masked(y):
+    mu = numpyro.sample("mu", dist.Normal(0.0, 2.0))
+    with handlers.mask(mask=np.arange(6) < 4):
+        numpyro.sample("y", dist.Normal(mu, 1.0).expand([6]), obs=y)
+
+
+def test_a_masked_observation_does_not_count(x64):
+    y = np.linspace(-1.0, 2.0, 6)
+    posterior = co.condition(masked, args=(y,))
+    assert posterior.num_constraints == 4
+    assert np.ma.getmaskarray(posterior.observed["y"]).sum() == 2
+
+
+def test_a_scaled_likelihood_and_a_factor_enter_the_density(x64):
+    def model():
+        a = numpyro.sample("a", dist.Normal(0.0, 1.0))
+        b = numpyro.sample("b", dist.Normal(0.0, 1.0))
+        numpyro.deterministic("sum", a + b)
+        with handlers.scale(scale=3.0):
+            numpyro.sample("y", dist.Normal(a, 1.0), obs=0.7)
+        numpyro.factor("more", -jnp.abs(b))
+
+    posterior = co.condition(model, {"sum": 1.0})
+    u = jnp.array([0.3, 0.9])
+    expected = (
+        stats.norm.logpdf([0.3, 0.9]).sum() + 3 * stats.norm.logpdf(0.7, 0.3) - 0.9
+    ) - 0.5 * np.log(2.0)
+    np.testing.assert_allclose(posterior.evaluate(u).log_density, expected, rtol=1e-12)
+
+
+def test_a_regression_with_ten_thousand_rows_is_elementwise():
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(10_000, 3))
+    y = X @ np.array([1.0, -1.0, 0.5]) + 0.3 * rng.normal(size=10_000)
+
+    def model(X, y):
+        beta = numpyro.sample("beta", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+        sigma = numpyro.sample("sigma", dist.HalfNormal(1.0))
+        with numpyro.plate("rows", len(X)):
+            numpyro.sample("y", dist.Normal(X @ beta, sigma), obs=y)
+
+    posterior = co.condition(model, args=(X, y))
+    assert posterior.structure.startswith("elementwise: 10000 constraints"), posterior.structure
+    assert "4 shared" in posterior.structure
+
+
+def test_a_plate_of_vectors_is_blocks():
+    covariance = np.array([[1.0, 0.3], [0.3, 0.5]])
+
+    def model(y):
+        mean = numpyro.sample("mean", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+        scale = numpyro.sample("scale", dist.LogNormal(0.0, 0.3))
+        with numpyro.plate("rows", len(y)):
+            numpyro.sample("y", dist.MultivariateNormal(mean, scale**2 * covariance), obs=y)
+
+    y = np.random.default_rng(0).normal(size=(7, 2))
+    assert co.condition(model, args=(y,)).structure.startswith("blocks: 14 constraints in 7")
+
+
+def discrete():
+    k = numpyro.sample("k", dist.Poisson(2.0))
+    x = numpyro.sample("x", dist.Normal(k, 1.0))
+    numpyro.deterministic("y", x)
+
+
+def subsampled():
+    x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+    with numpyro.plate("rows", 10, subsample_size=3):
+        numpyro.sample("y", dist.Normal(x, 1.0), obs=np.zeros(3))
+
+
+def looped():
+    from numpyro.contrib.control_flow import scan
+
+    def body(x, _):
+        x = numpyro.sample("x", dist.Normal(x, 1.0))
+        return x, x
+
+    _, x = scan(body, 0.0, None, length=3)
+    numpyro.deterministic("y", x)
+
+
+def pair():
+    a = numpyro.sample("a", dist.Normal(0.0, 1.0))
+    b = numpyro.sample("b", dist.Normal(0.0, 1.0))
+    numpyro.deterministic("sum", a + b)
+    numpyro.deterministic("again", 2 * a + 2 * b)
+    numpyro.deterministic("constant", 3.0)
+    numpyro.sample("positive", dist.Exponential(jnp.exp(a)))
+
+
+def counted():
+    a = numpyro.sample("a", dist.Normal(0.0, 1.0))
+    numpyro.deterministic("sum", a + numpyro.sample("b", dist.Normal(0.0, 1.0)))
+    numpyro.sample("count", dist.Poisson(jnp.exp(a)))
+
+
+def computed():
+    x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+    numpyro.sample("y", dist.Normal(x, 1.0), obs=2 * x)
+
+
+def parameterised():
+    x = numpyro.sample("x", dist.Normal(numpyro.param("loc", 0.0), 1.0))
+    numpyro.deterministic("y", x)
+
+
+MISTAKES = {
+    "a discrete latent": (discrete, {"y": 1.0}, {}, ModelError, "'k' is a discrete latent"),
+    "a subsample": (subsampled, None, {}, ModelError, "'rows' has a subsample_size"),
+    "a scan": (looped, {"y": np.zeros(3)}, {}, ModelError, "coarea.Markov"),
+    "a parameter": (parameterised, {"y": 1.0}, {}, ModelError, "numpyro.param is for"),
+    "no site": (pair, {"total": 1.0}, {}, DataError, "'total' is not a site"),
+    "data computed from latents": (computed, None, {}, ModelError, "computed from latent sites"),
+    "outside the support": (pair, {"positive": -1.0}, {}, DataError, "outside of the support"),
+    "a shape": (pair, {"positive": np.ones(2)}, {}, DataError, "has shape"),
+    "not a number": (pair, {"sum": np.nan}, {}, DataError, "not finite"),
+    "nothing exact": (counted, {"count": 3}, {}, DataError, "nothing is observed exactly"),
+    "lift of no site": (pair, {"sum": 1.0}, {"lift": ["z"]}, ModelError, "lift names 'z'"),
+    "lift without a map": (
+        counted,
+        {"sum": 1.0, "count": 3},
+        {"lift": ["count"]},
+        ModelError,
+        "Poisson has no map",
+    ),
+    "arguments": (hierarchy, {"y": Y}, {"args": (1, 2)}, ModelError, "cannot be called with"),
+    "a function of inputs": (lambda u: {"y": u}, {"y": 1.0}, {}, ModelError, "coarea.Generator"),
+    "no model": (3, {"y": 1.0}, {}, ModelError, "not a int"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_are_told(name):
+    model, observed, options, error, words = MISTAKES[name]
+    with pytest.raises(error, match=words):
+        co.condition(model, observed, **options)
+
+
+@pytest.mark.parametrize(
+    ("observed", "words"),
+    [
+        ({"constant": 3.0}, "constant: the derivative with respect to every input is zero"),
+        ({"sum": 1.0, "again": 2.0}, "sum, again are not independent"),
+    ],
+)
+def test_constraints_that_say_nothing_are_told(observed, words):
+    with pytest.raises(JacobianError, match=words):
+        co.sample(co.condition(pair, observed), draws=10)
