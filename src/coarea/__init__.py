@@ -2,6 +2,7 @@
 
 from coarea import dynamics as dynamics
 from coarea import errors as errors
+from coarea import interop as interop
 from coarea import kernels as kernels
 from coarea.diagnostics import diagnose as diagnose
 from coarea.generators import Generator as Generator
@@ -12,4 +13,5 @@ from coarea.kernels import Langevin as Langevin
 from coarea.manifolds import Manifold as Manifold
 from coarea.manifolds import condition as condition
 from coarea.sampling import find_start as find_start
+from coarea.sampling import predictive as predictive
 from coarea.sampling import sample as sample

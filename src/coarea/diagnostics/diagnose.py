@@ -87,16 +87,17 @@ def _mixing(draws) -> list[Finding]:
     from arviz_stats.base.array import array_stats
 
     worst_rhat, worst_ess = ("", 1.0), ("", np.inf)
-    for name, variable in draws["posterior"].data_vars.items():
+    drawn = draws["posterior"].data_vars or draws["inputs"].data_vars
+    for name, variable in drawn.items():
         x = variable.values.reshape(*variable.shape[:2], -1)
-        x = x[..., np.all(np.isfinite(x), axis=(0, 1)) & (np.ptp(x, axis=(0, 1)) > 0)]
+        x = x[..., np.all(np.isfinite(x), axis=(0, 1)) & _varies(x)]
         if x.shape[-1] == 0 or x.shape[1] < 4:
             continue
         rhat = np.max(array_stats.rhat(x, chain_axis=0, draw_axis=1))
         ess = np.min(array_stats.ess(x, chain_axis=0, draw_axis=1))
         worst_rhat = max(worst_rhat, (str(name), float(rhat)), key=lambda pair: pair[1])
         worst_ess = min(worst_ess, (str(name), float(ess)), key=lambda pair: pair[1])
-    least = _ESS_PER_CHAIN * draws["posterior"].sizes["chain"]
+    least = _ESS_PER_CHAIN * draws["sample_stats"].sizes["chain"]
     return [
         Finding(
             "rhat",
@@ -112,6 +113,11 @@ def _mixing(draws) -> list[Finding]:
             f"Below {least} (100 a chain) neither means nor R-hat can be relied on. Draw more.",
         ),
     ]
+
+
+def _varies(x):
+    """Which elements vary by more than rounding: those observed exactly do not."""
+    return np.ptp(x, axis=(0, 1)) > 1e-7 * (1 + np.max(np.abs(x), axis=(0, 1)))
 
 
 def _failures(failed, name, seen, advice) -> Finding:

@@ -232,7 +232,9 @@ def _truncated_normal(n, base: dist.Distribution, low: Any = None, high: Any = N
         above = jnp.logaddexp(log_ndtr(-a) + to_low, log_ndtr(-b) + to_high)
     is_below = below < above
     x = inverse_log_ndtr(jnp.where(is_below, below, above))
-    return loc + scale * jnp.where(is_below, x, -x)
+    x = loc + scale * jnp.where(is_below, x, -x)
+    # Rounding must not leave the support; the slope stays that of the map.
+    return x + jax.lax.stop_gradient(jnp.clip(x, low, high) - x)
 
 
 @jax.custom_jvp

@@ -86,9 +86,12 @@ class Generator(AbstractGenerator):
         log_base = self.inputs.log_density(u)
         return log_base if self.log_factor is None else log_base + self.log_factor(self.outputs(u))
 
-    def outputs(self, u: Float[Array, " M"]) -> dict[str, Array]:
-        """Every output by name, from the flat vector of inputs."""
-        outputs = self.function(self.inputs.values(u))
+    def outputs(self, u):  # noqa: D102
+        return self.outputs_of(self.inputs.values(u))
+
+    def outputs_of(self, values: Mapping[str, Array]) -> dict[str, Array]:
+        """Every output by name, from the inputs by name."""
+        outputs = self.function(dict(values))
         if not isinstance(outputs, Mapping):
             raise ModelError(
                 "the generator's function must return a dictionary of named outputs, such as "

@@ -137,7 +137,10 @@ class Markov(AbstractGenerator):
         return noise.reshape(self.num_observations, self.observe_every, *noise.shape[1:])
 
     def outputs(self, u: Float[Array, " M"]) -> dict[str, Array]:  # noqa: D102
-        values = self.inputs.values(u)
+        return self.outputs_of(self.inputs.values(u))
+
+    def outputs_of(self, values: Mapping[str, Array]) -> dict[str, Array]:
+        """Every output by name, from the inputs by name."""
         s = self._shared(values)
 
         def interval(x, inputs):

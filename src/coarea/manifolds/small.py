@@ -1,7 +1,8 @@
-"""Factors of small matrices, written out so that XLA vectorises them over chains and blocks.
+"""Factors of small matrices, written so that XLA vectorises them over chains and blocks.
 
 LAPACK is called once for each matrix of a batch, which for a few rows costs more than the factor.
-Beyond `LARGEST` rows LAPACK is called all the same.
+Up to `_WRITTEN_OUT` rows every element has its own formula, which is fastest but takes long to
+compile for more; up to `LARGEST` rows there is a loop over rows; beyond, LAPACK is called.
 """
 
 import jax
@@ -10,6 +11,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 LARGEST = 8
+_WRITTEN_OUT = 4
 _FEW = 2500
 
 
@@ -18,6 +20,8 @@ def cholesky(A: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
     n = A.shape[-1]
     if n == 0 or n > LARGEST:
         return jnp.linalg.cholesky(A)
+    if n > _WRITTEN_OUT:
+        return _cholesky_by_columns(A)
     rows: list[list[Array]] = []
     for i in range(n):
         row: list[Array] = []
@@ -36,6 +40,8 @@ def solve_lower(
     n = C.shape[-1]
     if n > LARGEST:
         return solve_triangular(C, b, lower=True)
+    if n > _WRITTEN_OUT:
+        return _solve_by_rows(C, b)
     x: list[Array] = []
     for i in range(n):
         rest = b[..., i, :] - sum(C[..., i, j, None] * x[j] for j in range(i))
@@ -50,6 +56,10 @@ def solve_lower_transpose(
     n = C.shape[-1]
     if n > LARGEST:
         return solve_triangular(C, b, lower=True, trans="T")
+    if n > _WRITTEN_OUT:
+        # From the last row to the first, turned about, it is a lower triangle again.
+        turned = jnp.flip(transpose(C), (-1, -2))
+        return jnp.flip(_solve_by_rows(turned, jnp.flip(b, -2)), -2)
     x: list[Array] = [b[..., 0, :]] * n
     for i in reversed(range(n)):
         rest = b[..., i, :] - sum(C[..., j, i, None] * x[j] for j in range(i + 1, n))
@@ -71,6 +81,8 @@ def solve(
     n = A.shape[-1]
     if n > LARGEST:
         return jnp.linalg.solve(A, b)
+    if n > _WRITTEN_OUT:
+        return _solve_by_elimination(A, b)
     k = b.shape[-1]
     rows = jnp.concatenate([A, b], axis=-1)
     rows = [rows[..., i, :] for i in range(n)]
@@ -86,6 +98,55 @@ def solve(
         rest = rows[i][..., n:] - sum(rows[i][..., j, None] * x[j] for j in range(i + 1, n))
         x[i] = rest / rows[i][..., i, None]
     return jnp.stack(x, -2).reshape(*b.shape[:-1], k)
+
+
+def _cholesky_by_columns(A):
+    n = A.shape[-1]
+    index = jnp.arange(n)
+
+    def column(j, carry):
+        left, C = carry
+        found = _pick(left, j, -1)
+        found = jnp.where(index >= j, found, 0.0) / jnp.sqrt(_pick(found, j, -1))[..., None]
+        C = jnp.where(index == j, found[..., None], C)
+        return left - found[..., :, None] * found[..., None, :], C
+
+    return jax.lax.fori_loop(0, n, column, (A, jnp.zeros_like(A)))[1]
+
+
+def _solve_by_rows(C, b):
+    n = C.shape[-1]
+    index = jnp.arange(n)[:, None]
+
+    def row(i, x):
+        of_C = _pick(C, i, -2)
+        rest = _pick(b, i, -2) - jnp.sum(of_C[..., None] * x, axis=-2)
+        return jnp.where(index == i, (rest / _pick(of_C, i, -1)[..., None])[..., None, :], x)
+
+    return jax.lax.fori_loop(0, n, row, jnp.zeros_like(b))
+
+
+def _solve_by_elimination(A, b):
+    """Gauss and Jordan: rows exchanged for the largest pivot, then every other row cleared."""
+    n = A.shape[-1]
+    index = jnp.arange(n)
+
+    def clear(i, rows):
+        column = _pick(rows, i, -1)
+        best = jnp.argmax(jnp.where(index >= i, jnp.abs(column), -1.0), axis=-1)
+        chosen = (index == best[..., None])[..., None]
+        pivot = jnp.sum(jnp.where(chosen, rows, 0.0), axis=-2, keepdims=True)
+        # What was in row i goes where the pivot came from.
+        rows = jnp.where(chosen, _pick(rows, i, -2)[..., None, :], rows)
+        pivot = pivot / _pick(pivot, i, -1)[..., None]
+        factor = jnp.where(index == i, 0.0, _pick(rows, i, -1))
+        return jnp.where((index == i)[:, None], pivot, rows - factor[..., None] * pivot)
+
+    return jax.lax.fori_loop(0, n, clear, jnp.concatenate([A, b], axis=-1))[..., n:]
+
+
+def _pick(x, i, axis):
+    return jax.lax.dynamic_index_in_dim(x, i, axis, keepdims=False)
 
 
 def _exchange(swap, a, b):

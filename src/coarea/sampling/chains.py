@@ -139,29 +139,36 @@ def _for_each_chain(function):
     return mapped
 
 
+def transition(
+    plan: Plan, target: AbstractTarget, chain: Chain, number: Int[Array, ""]
+) -> tuple[Chain, Float[Array, " M"], Stats]:
+    """A chain's next draw, what is learnt of it, and how it went. Its first has number 0."""
+    tuning = plan.tuning(chain.adaptation, number)
+    key = jax.random.fold_in(chain.key, number)
+    units = chain.adaptation.units
+    measured = target if units is None else target.in_units(units)
+    state, info = plan.kernel.step(measured, key, chain.state, tuning)
+    u = in_own_units(state.position, units)
+    adaptation = plan.warmup.update(chain.adaptation, info, u, number)
+    stats = _stats(state, info, tuning.step_size, target.residual(u) / target.scale)
+    if units is not None:
+        state = _measured_anew(plan, target, state, u, adaptation.units, number)
+    return Chain(chain.key, state, adaptation), u, stats
+
+
 def _advance_one(plan: Plan, target: AbstractTarget, chain: Chain, done, count):
-    def transition(chain: Chain, number):
-        tuning = plan.tuning(chain.adaptation, number)
-        key = jax.random.fold_in(chain.key, number)
-        units = chain.adaptation.units
-        measured = target if units is None else target.in_units(units)
-        state, info = plan.kernel.step(measured, key, chain.state, tuning)
-        u = in_own_units(state.position, units)
-        adaptation = plan.warmup.update(chain.adaptation, info, u, number)
-        stats = _stats(state, info, tuning.step_size, target.residual(u) / target.scale)
-        if units is not None:
-            state = _measured_anew(plan, target, state, u, adaptation.units, number)
-        draw = Block(*kept_of(target, u, plan.keep_inputs), stats)
-        return Chain(chain.key, state, adaptation), draw
+    def one(chain: Chain, number):
+        chain, u, stats = transition(plan, target, chain, number)
+        return chain, Block(*kept_of(target, u, plan.keep_inputs), stats)
 
     def body(i, carry):
         chain, block = carry
-        chain, draw = transition(chain, done + i)
+        chain, draw = one(chain, done + i)
         return chain, jax.tree.map(lambda all, one: all.at[i].set(one), block, draw)
 
     empty = jax.tree.map(
         lambda x: jnp.zeros((plan.longest_block, *x.shape), x.dtype),
-        jax.eval_shape(transition, chain, done)[1],
+        jax.eval_shape(one, chain, done)[1],
     )
     return jax.lax.fori_loop(0, count, body, (chain, empty))
 

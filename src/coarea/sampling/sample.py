@@ -73,7 +73,7 @@ def sample(
     ):
         starts = _starts(target, places, seed, start, chains, kernel)
         display.compiling()
-        plan = _plan(target, kernel, warmup, keep == "inputs", longest_block(size))
+        plan = plan_for(target, kernel, warmup, keep == "inputs", longest_block(size))
         groups = _groups(plan, target, places, seed, starts, warmup, draws)
         complete = run_groups(groups, plan, target, precision, display.update)
         drawn = [group for group in groups if group.blocks]
@@ -127,7 +127,14 @@ def _groups(plan, target, places, seed, starts, warmup, draws) -> list[Group]:
     return groups
 
 
-def _plan(target, kernel, warmup, keep_inputs, longest_block) -> Plan:
+def plan_for(
+    target: AbstractTarget,
+    kernel: AbstractKernel,
+    warmup: int,
+    keep_inputs: bool = False,
+    longest_block: int = 1,
+) -> Plan:
+    """The settings of a run, as they enter the program that is compiled for it."""
     adapts_units = kernel.mass == "diagonal"
     if adapts_units:
         target = target.in_units(jnp.ones(target.num_inputs))
