@@ -117,7 +117,7 @@ def _mixing(draws) -> list[Finding]:
 
 def _varies(x):
     """Which elements vary by more than rounding: those observed exactly do not."""
-    return np.ptp(x, axis=(0, 1)) > 1e-7 * (1 + np.max(np.abs(x), axis=(0, 1)))
+    return np.ptp(x, axis=(0, 1)) > 1e-8 * np.max(np.abs(x), initial=0.0, where=np.isfinite(x))
 
 
 def _failures(failed, name, seen, advice) -> Finding:

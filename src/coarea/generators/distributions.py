@@ -244,11 +244,12 @@ def inverse_log_ndtr(y: Any) -> Any:
     is_far = y < -500.0
     near = ndtri(jnp.exp(jnp.where(is_far, -1.0, y)))
     far = jnp.where(is_far, y, -500.0)
-    x = -jnp.sqrt(-2 * far)
-    for _ in range(4):
-        error = log_ndtr(x) - far
-        x = x - error * jnp.exp(log_ndtr(x) - _log_normal_density(x))
-    return jnp.where(is_far, x, near)
+
+    def closer(_, x):
+        reached = log_ndtr(x)
+        return x - (reached - far) * jnp.exp(reached - _log_normal_density(x))
+
+    return jnp.where(is_far, jax.lax.fori_loop(0, 4, closer, -jnp.sqrt(-2 * far)), near)
 
 
 @inverse_log_ndtr.defjvp

@@ -30,7 +30,9 @@ from coarea.sampling.settings import check_count, check_target, one_blas_thread
 _CANDIDATES = 8
 _ROUNDS = 4
 _MAX_LINEARISATIONS = 500
+# Gauss–Newton iterations for several constraints, which else are halved; for one there is no less.
 _MAX_ITERATIONS = 10
+_MAX_ITERATIONS_FOR_ONE = 50
 _LINE_SEARCH = 8
 # The largest Jacobian whose rank is looked at.
 _MOST_ELEMENTS = 1_000_000
@@ -126,7 +128,7 @@ def check_starts(target: AbstractTarget, starts: Start, tolerance: Tolerance) ->
         raise StartError(
             f"no inputs that reproduce the data were found for {int(np.sum(~found))} of "
             f"{error.size} chains: the closest left a largest error of "
-            f"{float(np.min(error)):.2g} relative to the size of the data. Can these values be "
+            f"{float(np.min(error[~found])):.2g} relative to the size of the data. Can these be "
             "produced at all (compare `model.simulate(key, 1000)`)? If they can, give "
             "`sample(start=…)` points near ones that do, or rescale the outputs so that errors in "
             "each count alike."
@@ -298,10 +300,10 @@ def _approach_in_turn(target, u, tolerance) -> Start:
         c = jnp.where(wanted, target.residual(u), 0.0)
         return jnp.max(jnp.where(jnp.isnan(c), jnp.inf, jnp.abs(c)))
 
-    def attempt(u, wanted) -> _Attempt:
+    def attempt(u, wanted, most) -> _Attempt:
         def unfinished(at: _Attempt):
             met = tolerance.is_met(target, at.u, at.error, at.step)
-            return ~met & (at.iterations < _MAX_ITERATIONS) & ~at.stuck
+            return ~met & (at.iterations < most) & ~at.stuck
 
         def gauss_newton(at: _Attempt):
             J = jnp.where(wanted[:, None], jacobian(at.u), 0.0)
@@ -319,7 +321,8 @@ def _approach_in_turn(target, u, tolerance) -> Start:
 
     def extend(at: _Progress):
         aim = jnp.minimum(at.met + at.more, N)
-        tried = attempt(at.u, rank < aim)
+        most = jnp.where(at.more == 1, _MAX_ITERATIONS_FOR_ONE, _MAX_ITERATIONS)
+        tried = attempt(at.u, rank < aim, most)
         success = tolerance.is_met(target, tried.u, tried.error, tried.step)
         return _Progress(
             jnp.where(success, tried.u, at.u),
