@@ -158,7 +158,7 @@ def test_inputs_that_turn_beside_inputs_that_go_straight_lead_back(x64):
     """A step corrects the momentum along the rows of J; each flow carries that on its own way."""
     model = co.Generator(
         lambda u: {"y": u["a"] + jnp.exp(0.3 * u["b"]) + 0.2 * u["a"] * u["b"]},
-        {"a": 3, "b": dist.Logistic(0.0, jnp.ones(3))},
+        {"a": 3, "b": dist.StudentT(5.0, 0.0, jnp.ones(3))},
     )
     posterior = co.condition(model, {"y": np.array([0.5, 1.0, 1.5])})
     assert 0 < np.sum(posterior.normals) < posterior.num_inputs

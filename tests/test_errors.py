@@ -56,7 +56,7 @@ MISTAKES = {
         lambda: co.condition(co.Generator(lambda u: u["a"], {"a": 2}), {"y": 1.0}),
     ),
     "not a generator": (
-        ModelError, "takes a coarea.Generator", lambda: co.condition(lambda u: u, {"y": 1.0}),
+        ModelError, "is wrapped: coarea.Generator", lambda: co.condition(lambda u: u, {"y": 1.0}),
     ),
     "nothing observed": (DataError, "not empty", lambda: co.condition(model(), {})),
     "unknown output": (
@@ -198,7 +198,7 @@ MISTAKES = {
         SettingError, "standard normal, of which there are none here",
         lambda: co.sample(
             condition(
-                lambda u: u["a"] + u["b"], a=dist.Logistic(0.0, 1.0), b=dist.Logistic(0.0, 1.0)
+                lambda u: u["a"] + u["b"], a=dist.StudentT(5.0), b=dist.StudentT(5.0)
             ),
             kernel=co.CHMC(integrator=co.dynamics.Rattle(flow=co.dynamics.Rotation())),
         ),

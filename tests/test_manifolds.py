@@ -19,7 +19,7 @@ def simulate(u):
 
 @pytest.fixture(scope="module")
 def posterior():
-    inputs = {"a": 3, "b": dist.Logistic(0.0, 1.0).expand([3]), "c": (3,)}
+    inputs = {"a": 3, "b": dist.StudentT(5.0, 0.0, 1.0).expand([3]), "c": (3,)}
     return co.condition(co.Generator(simulate, inputs), {"y": np.array([1.0, 0.5, 2.0])})
 
 
@@ -66,7 +66,6 @@ def test_the_linearisation_solves_what_it_says(posterior):
     np.testing.assert_allclose(new.J @ old.J.T @ new.solve_newton(old, b), b, atol=1e-11)
     np.testing.assert_allclose(new.J @ new.project(p), 0.0, atol=1e-12)
     np.testing.assert_allclose(new.apply(p) @ b, p @ new.apply_transpose(b), atol=1e-12)
-    np.testing.assert_allclose(new.residual, posterior.residual(jnp.asarray(U)), atol=0)
 
 
 def test_the_mode_follows_the_shape():

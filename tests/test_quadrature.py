@@ -155,7 +155,7 @@ def test_kernels_follow_blackjax(x64, parabola):
 
     def one_step(state, key):
         state, info = algorithm.step(key, state)
-        return state, (state.position[0], info)
+        return state, (posterior.latents(state.position)["a"], info)
 
     keys = jax.random.split(jax.random.key(1), 40_000)
     _, (a, info) = jax.jit(lambda s: jax.lax.scan(one_step, s, keys))(state)

@@ -18,7 +18,7 @@ def test_the_examples_in_the_readme_run():
     assert names["draws"].sample_stats["convergence_error"].mean() < 0.02
     exec(second, names)
     x = names["draws"].posterior["x"].values
-    assert x.shape == (4, 1000, 50, 2)
+    assert x.shape == (4, 1000, 25, 2)
     np.testing.assert_allclose(x[..., 0], np.broadcast_to(names["y"], x.shape[:3]), atol=1e-7)
     exec(third, names)
     np.testing.assert_allclose(names["draws"].posterior["times"].sum("times_dim_0"), 42.0)

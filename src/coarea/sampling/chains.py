@@ -119,12 +119,12 @@ def kept_of(target: AbstractTarget, u: Float[Array, " M"], keep_inputs: bool):
     return target.latents(u), target.inputs(u) if keep_inputs else None
 
 
-def longest_block(size: int) -> int:
-    """The most transitions in one block, for what keeps `size` numbers of each: a bound on memory.
+def longest_block(size: int, num_chains: int) -> int:
+    """The most transitions of so many chains in one block, of which each keeps `size` numbers.
 
-    Shorter blocks run the same program.
+    A bound on memory, and on what travels from an accelerator. Shorter blocks run the same program.
     """
-    return max(16, min(1024, 2**20 // (1 + size)))
+    return max(4, min(1024, 2**22 // (num_chains * (1 + size))))
 
 
 def _for_each_chain(function):

@@ -73,7 +73,8 @@ def sample(
     ):
         starts = _starts(target, places, seed, start, chains, kernel)
         display.compiling()
-        plan = plan_for(target, kernel, warmup, keep == "inputs", longest_block(size))
+        longest = longest_block(size, len(places[0].chains))
+        plan = plan_for(target, kernel, warmup, keep == "inputs", longest)
         groups = _groups(plan, target, places, seed, starts, warmup, draws)
         complete = run_groups(groups, plan, target, precision, display.update)
         drawn = [group for group in groups if group.blocks]
