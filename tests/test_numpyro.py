@@ -15,7 +15,7 @@ from scipy import stats
 from scipy.integrate import quad
 
 import coarea as co
-from coarea.errors import DataError, JacobianError, ModelError, PrecisionError
+from coarea.errors import DataError, JacobianError, ModelError, PrecisionError, SettingError
 from exact import assert_mean
 
 
@@ -263,6 +263,91 @@ def test_a_scaled_likelihood_and_a_factor_enter_the_density(x64):
         stats.norm.logpdf([0.3, 0.9]).sum() + 3 * stats.norm.logpdf(0.7, 0.3) - 0.9
     ) - 0.5 * np.log(2.0)
     np.testing.assert_allclose(posterior.evaluate(u).log_density, expected, rtol=1e-12)
+
+
+def test_what_is_masked_is_known_to_what_follows(x64):
+    """A mask takes a site's likelihood away, not its data; what is missing has neither."""
+
+    def model():
+        x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+        y = numpyro.sample("y", dist.Normal(x, 1.0).mask(False), obs=5.0)
+        numpyro.deterministic("twice", 2 * y)
+        numpyro.sample("z", dist.Normal(x, 1.0), obs=0.3)
+
+    posterior = co.condition(model)
+    assert posterior.num_constraints == 1
+    assert posterior.latents(posterior.guess(jax.random.key(0)))["twice"] == 10.0
+
+    def counts():
+        rate = numpyro.sample("rate", dist.Gamma(2.0, 1.0))
+        numpyro.deterministic("double", 2 * rate + numpyro.sample("e", dist.Normal(0.0, 1.0)))
+        c = numpyro.sample("c", dist.Poisson(rate).expand([3]))
+        numpyro.deterministic("used", 1.0 * c)
+
+    c = np.ma.array([4, 0, 7], mask=[False, True, False])
+    posterior = co.condition(counts, {"double": 3.0, "c": c})
+    u = posterior.guess(jax.random.key(0))
+    np.testing.assert_array_equal(posterior.latents(u)["used"], [4.0, np.nan, 7.0])
+    rate = float(posterior.latents(u)["rate"])
+    expected = (
+        stats.gamma.logpdf(rate, 2.0)
+        + np.log(rate)  # of the bijection
+        + stats.norm.logpdf(float(u[1]))
+        + stats.poisson.logpmf([4, 7], rate).sum()
+    )
+    np.testing.assert_allclose(posterior.generator.log_density(u), expected, rtol=1e-10)
+
+
+def test_density_terms_are_those_of_numpyro(x64):
+    """Against NumPyro's own log density: factors and deltas in plates, scales, more data by obs."""
+
+    def model():
+        x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0))
+        numpyro.deterministic("sum", x + w)
+        with numpyro.plate("three", 3):
+            numpyro.factor("f", -jnp.abs(x))
+            numpyro.sample("d", dist.Delta(1.0, log_density=0.3 * x))
+        with handlers.scale(scale=2.0):
+            numpyro.sample("d2", dist.Delta(jnp.zeros(3), log_density=x))
+            numpyro.sample("t", dist.StudentT(4.0, x, 1.0), obs=np.array([0.3, 1.2]))
+        with handlers.mask(mask=np.array([True, False])):
+            numpyro.sample("n", dist.StudentT(4.0, x, 1.0), obs=np.array([0.5, np.nan]))
+
+    posterior = co.condition(model, {"sum": 1.0})
+    for u in (jnp.array([0.4, 0.6]), jnp.array([-1.1, 2.1])):
+        values = {"x": u[0], "w": u[1], "d": jnp.ones(3), "d2": jnp.zeros(3)}
+        with handlers.block():
+            expected, _ = numpyro.infer.util.log_density(model, (), {}, values)
+        np.testing.assert_allclose(posterior.generator.log_density(u), expected, rtol=1e-12)
+        gradient = jax.grad(lambda u: posterior.generator.log_density(u))(u)
+        assert np.all(np.isfinite(gradient))
+
+
+def test_a_folded_distribution_stays_a_likelihood():
+    def model():
+        mu = numpyro.sample("mu", dist.Normal(0.5, 1.0))
+        nu = numpyro.sample("nu", dist.Normal(0.5, 1.0))
+        numpyro.deterministic("sum", mu + nu)
+        numpyro.sample("y", dist.FoldedDistribution(dist.Normal(mu, 1.0)), obs=2.0)
+
+    assert co.condition(model, {"sum": 1.0}).num_constraints == 1
+
+
+def test_a_mask_inside_a_plate_leaves_a_latent_without_prior():
+    def model():
+        with numpyro.plate("p", 2), handlers.mask(mask=False):
+            x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+        numpyro.deterministic("sum", x.sum())
+
+    with pytest.raises(ModelError, match="latent and masked"):
+        co.condition(model, {"sum": 1.0})
+
+
+def test_the_kernel_takes_numpyro_models_alone():
+    model = co.Generator(lambda u: {"y": u["a"].sum()}, {"a": 2})
+    with pytest.raises(SettingError, match="NumPyro model"):
+        co.interop.numpyro.ConstrainedNUTS(model, {"y": 1.0})
 
 
 def test_a_regression_with_ten_thousand_rows_is_elementwise():

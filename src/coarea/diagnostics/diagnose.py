@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
 _RHAT = 1.01
 _ESS_PER_CHAIN = 100
+_CHAINS_LOOKED_AT = 128
 _FAILURES = 0.01
 _BFMI = 0.3
 
@@ -83,21 +84,27 @@ def diagnose(draws: "DataTree") -> Diagnosis:
 
 
 def _mixing(draws) -> list[Finding]:
-    """R-hat and ESS, the worst element over all variables."""
+    """R-hat and ESS, the worst element over all variables.
+
+    Of very many chains some are looked at, else this would take longer than the run.
+    """
     from arviz_stats.base.array import array_stats
 
+    num_chains = draws["sample_stats"].sizes["chain"]
+    looked_at = np.unique(np.linspace(0, num_chains - 1, _CHAINS_LOOKED_AT).astype(int))
     worst_rhat, worst_ess = ("", 1.0), ("", np.inf)
     drawn = draws["posterior"].data_vars or draws["inputs"].data_vars
     for name, variable in drawn.items():
-        x = variable.values.reshape(*variable.shape[:2], -1)
+        x = variable.values[looked_at]
+        x = x.reshape(*x.shape[:2], -1)
         x = x[..., np.all(np.isfinite(x), axis=(0, 1)) & _varies(x)]
         if x.shape[-1] == 0 or x.shape[1] < 4:
             continue
         rhat = np.max(array_stats.rhat(x, chain_axis=0, draw_axis=1))
-        ess = np.min(array_stats.ess(x, chain_axis=0, draw_axis=1))
+        ess = np.min(array_stats.ess(x, chain_axis=0, draw_axis=1)) * num_chains / len(looked_at)
         worst_rhat = max(worst_rhat, (str(name), float(rhat)), key=lambda pair: pair[1])
         worst_ess = min(worst_ess, (str(name), float(ess)), key=lambda pair: pair[1])
-    least = _ESS_PER_CHAIN * draws["sample_stats"].sizes["chain"]
+    least = _ESS_PER_CHAIN * num_chains
     return [
         Finding(
             "rhat",

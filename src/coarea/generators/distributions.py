@@ -11,6 +11,7 @@ import numpyro.distributions as dist
 from jax.lax import erf_inv
 from jax.scipy.special import erf, log_ndtr, ndtr, ndtri
 from jaxtyping import Array
+from numpyro.distributions.transforms import AbsTransform
 from numpyro.distributions.truncated import (
     LeftTruncatedDistribution,
     RightTruncatedDistribution,
@@ -269,7 +270,9 @@ def has_normal_map(distribution: dist.Distribution) -> bool:
         return False
     if isinstance(distribution, dist.TransformedDistribution):
         same_shape = distribution.shape() == distribution.base_dist.shape()
-        return same_shape and has_normal_map(distribution.base_dist)
+        # A fold has two noises for each value, between which no chain would pass.
+        folds = any(isinstance(t, AbsTransform) for t in distribution.transforms)
+        return same_shape and not folds and has_normal_map(distribution.base_dist)
     if isinstance(distribution, dist.ExpandedDistribution | dist.Independent):
         return has_normal_map(distribution.base_dist)
     if isinstance(distribution, _TRUNCATED):

@@ -155,6 +155,11 @@ def _discovered(held, values, present, wanted) -> tuple["_Interpreter", dict[str
                 f"site {name!r}: its obs= value is computed from latent sites. Name the quantity "
                 "with numpyro.deterministic and observe that."
             )
+        if not np.all(np.isfinite(found.data[0]) | ~found.counts[0]):
+            raise DataError(
+                f"observed {name!r} has values that are not finite. If they are missing, mask "
+                "them: numpy.ma.masked_invalid(data)."
+            )
         if not np.all(np.any(found.can_occur, axis=0)):
             raise DataError(
                 f"observed {name!r} has values outside of the support of its distribution: they "
@@ -230,13 +235,12 @@ class _Interpreter(Messenger):
         name, fn = msg["name"], msg["fn"]
         if shape := msg["kwargs"].get("sample_shape"):
             fn = fn.expand(shape + fn.batch_shape)
-        fn, mask = (
-            (fn.base_dist, fn._mask) if isinstance(fn, dist.MaskedDistribution) else (fn, True)
-        )
+        fn, mask = _without_mask(name, fn)
         if name in self._data:
             msg["value"], msg["is_observed"] = self._data[name], True
-        if isinstance(fn, Unit):
-            self.log_terms.append(_weighted(msg, mask, fn.log_prob(msg["value"])))
+        if isinstance(unit := _innermost(fn), Unit):  # numpyro.factor
+            factor = jnp.broadcast_to(jnp.asarray(unit.log_factor), fn.batch_shape)
+            self.log_terms.append(_weighted(msg, mask, factor))
         elif msg["is_observed"]:
             self._observed(msg, fn, mask)
         elif msg["value"] is not None:  # by handlers.substitute
@@ -260,9 +264,9 @@ class _Interpreter(Messenger):
                 f"site {name!r} is latent and masked, which leaves it without a prior. Missing "
                 "data need no mask: observe a masked array (numpy.ma)."
             )
-        if isinstance(fn, dist.Delta):
-            msg["value"] = jnp.broadcast_to(fn.v, fn.shape())
-            self.log_terms.append(jnp.sum(jnp.asarray(fn.log_density)))
+        if isinstance(delta := _innermost(fn), dist.Delta):
+            msg["value"] = jnp.broadcast_to(jnp.asarray(delta.v), fn.shape())
+            self.log_terms.append(_weighted(msg, True, fn.log_prob(msg["value"])))
         elif has_normal_map(fn) and msg["scale"] is None:
             msg["value"] = from_normal(fn, self._take(name, fn, fn.shape(), is_normal=True))
         else:
@@ -274,8 +278,11 @@ class _Interpreter(Messenger):
         self.outputs[name] = msg["value"]
 
     def _observed(self, msg, fn, mask) -> None:
-        name, shape = msg["name"], fn.shape()
+        name = msg["name"]
         data = jnp.asarray(msg["value"])
+        if name not in self._data and data.ndim > len(fn.shape()):  # obs= may have more of them
+            fn = fn.expand(data.shape[: data.ndim - fn.event_dim])
+        shape = fn.shape()
         if fn.is_discrete is False and jnp.issubdtype(data.dtype, jnp.integer):
             data = data.astype(float)
         try:
@@ -285,28 +292,29 @@ class _Interpreter(Messenger):
                 f"observed {name!r} has shape {data.shape}, but the site's distribution has shape "
                 f"{shape}."
             ) from None
-        counts = jnp.broadcast_to(_with_events(mask, fn), shape)
-        if name in self._present:
-            counts = counts & self._present[name]
+        present = jnp.broadcast_to(self._present.get(name, np.True_), shape)
+        counts = jnp.broadcast_to(_with_events(mask, fn), shape) & present
         can_occur = jnp.broadcast_to(_with_events(fn.support(data), fn), shape)
         self.seen[name] = Found(data, counts, can_occur | ~counts | jnp.isnan(data))
         if self._is_lifted(msg, fn):
             self.lifted.append(name)
             self.outputs[name] = from_normal(fn, self._take(name, fn, shape, is_normal=True))
             # What follows sees the data themselves, so that sites do not couple through it.
-            msg["value"] = jnp.where(counts, data, self.outputs[name])
+            msg["value"] = jnp.where(present, data, self.outputs[name])
             return
         if name in self._present and fn.event_dim:
             raise DataError(
                 f"observed {name!r} has missing values, but its distribution ({_kind(fn)}) is of "
                 "vectors, known or missing as a whole. Use numpyro.handlers.mask."
             )
+        # Where nothing counts, anything that can occur; what follows must not use what is missing.
+        known = jnp.where(counts, data, fn.support.feasible_like(data))
+        log_prob = fn.log_prob(known)
         if name in self._present:
-            # Anything that can occur, where nothing is known.
-            mask = self._present[name] & mask
-            data = jnp.where(counts, data, data.ravel()[jnp.argmax(counts.ravel())])
+            mask = mask & present
+            data = jnp.where(present, data, jnp.nan)
         msg["value"] = data
-        self.log_terms.append(_weighted(msg, mask, fn.log_prob(data)))
+        self.log_terms.append(_weighted(msg, mask, log_prob))
 
     def _is_lifted(self, msg, fn) -> bool:
         name = msg["name"]
@@ -362,7 +370,30 @@ def _weighted(msg, mask, log_prob):
     return jnp.sum(log_prob if msg["scale"] is None else msg["scale"] * log_prob)
 
 
-def _kind(fn) -> str:
+def _innermost(fn) -> Any:
+    """A distribution without what repeats it or joins its dimensions."""
     while isinstance(fn, dist.ExpandedDistribution | dist.Independent):
         fn = fn.base_dist
-    return type(fn).__name__
+    return fn
+
+
+def _without_mask(name, fn) -> tuple[Any, Any]:
+    """A distribution, and the mask over its batch that was put on it (True if there is none)."""
+    if isinstance(fn, dist.MaskedDistribution):
+        inner, mask = _without_mask(name, fn.base_dist)
+        return inner, mask & fn._mask
+    if isinstance(fn, dist.ExpandedDistribution):
+        inner, mask = _without_mask(name, fn.base_dist)
+        if mask is True:
+            return fn, True
+        return inner.expand(fn.batch_shape), jnp.broadcast_to(mask, fn.batch_shape)
+    if isinstance(fn, dist.Independent) and _without_mask(name, fn.base_dist)[1] is not True:
+        raise ModelError(
+            f"site {name!r} masks single elements of its vectors: call to_event before mask, or "
+            "leave it out."
+        )
+    return fn, True
+
+
+def _kind(fn) -> str:
+    return type(_innermost(fn)).__name__

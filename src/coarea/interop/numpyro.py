@@ -11,6 +11,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import is_prng_key
 
 from coarea.errors import SettingError
+from coarea.generators import AbstractGenerator
 from coarea.kernels import NUTS
 from coarea.kernels.kernel import AbstractKernel
 from coarea.manifolds import LiftedPosterior, Posterior, condition
@@ -71,6 +72,11 @@ class ConstrainedNUTS(MCMCKernel):
         structure: Structure = "auto",
         kernel: AbstractKernel = NUTS(),
     ):
+        if isinstance(model, AbstractGenerator):
+            raise SettingError(
+                "ConstrainedNUTS takes a NumPyro model; a coarea generator is sampled with "
+                "coarea.sample(coarea.condition(model, observed))."
+            )
         if not isinstance(kernel, AbstractKernel):
             raise SettingError(f"kernel={kernel!r}: give a kernel such as coarea.NUTS().")
         self._model, self._observed, self._lift = model, observed, lift
@@ -78,6 +84,7 @@ class ConstrainedNUTS(MCMCKernel):
         self._kernel = kernel
         self._target: Posterior | LiftedPosterior | None = None
         self._plan: Any = None
+        self._known: tuple | None = None
 
     @property
     def model(self) -> Callable:
@@ -92,18 +99,9 @@ class ConstrainedNUTS(MCMCKernel):
                 f"num_warmup={num_warmup} is too short to find {self._kernel.adapts}: give 20 or "
                 f"more, or kernel=coarea.NUTS(step_size=…)."
             )
-        # Under pmap this is traced, but model and data are known.
-        with jax.ensure_compile_time_eval():
-            target = condition(
-                self._model,
-                self._observed,
-                args=model_args,
-                kwargs=model_kwargs or {},
-                lift=self._lift,
-                structure=self._structure,
-            )
-            plan = plan_for(target, self._kernel, num_warmup)
-        self._target, self._plan = target, plan
+        self._prepare(num_warmup, model_args, model_kwargs or {})
+        target, plan = self._target, self._plan
+        assert target is not None
         tolerance = self._kernel.integrator.tolerance_for(jnp.zeros(()).dtype)
         is_single = is_prng_key(rng_key)
         keys = rng_key[None] if is_single else rng_key
@@ -118,8 +116,32 @@ class ConstrainedNUTS(MCMCKernel):
         states = jax.vmap(self._first)(chains)
         return jax.tree.map(lambda x: x[0], states) if is_single else states
 
+    def _prepare(self, num_warmup, args, kwargs) -> None:
+        """The target for these arguments; the last one's, if they are the same objects."""
+        known = (num_warmup, *args, *kwargs.keys(), *kwargs.values())
+        last = self._known or ()
+        if len(known) == len(last) and all(a is b for a, b in zip(known, last, strict=True)):
+            return
+        # Under pmap this is traced, but model and data are known.
+        with jax.ensure_compile_time_eval():
+            self._target = condition(
+                self._model,
+                self._observed,
+                args=args,
+                kwargs=kwargs,
+                lift=self._lift,
+                structure=self._structure,
+            )
+            self._plan = plan_for(self._target, self._kernel, num_warmup)
+        self._known = known
+
     def sample(self, state: ConstrainedState, model_args, model_kwargs) -> ConstrainedState:
         """One transition of each chain."""
+        if any(isinstance(x, Tracer) for x in jax.tree.leaves((model_args, model_kwargs))):
+            raise SettingError(
+                "ConstrainedNUTS reads the data when it is initialised: leave out "
+                "MCMC(jit_model_args=True)."
+            )
         if state.i.ndim == 0:
             return self._next(state, state.i)
         return jax.vmap(self._next, in_axes=(0, None))(state, state.i[0])
