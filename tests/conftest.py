@@ -1,3 +1,6 @@
+import gc
+from pathlib import Path
+
 import jax
 import pytest
 
@@ -9,3 +12,16 @@ def x64():
     """For tests that work below the top-level calls, which enter double precision themselves."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture(autouse=True)
+def room_for_programs():
+    """Every compiled program maps memory, and a process that compiles hundreds runs out of maps.
+
+    XLA then dies without a word (Linux allows 65 530); so programs are dropped in time.
+    """
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > 20_000:
+        jax.clear_caches()
+        gc.collect()
