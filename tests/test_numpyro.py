@@ -1,9 +1,5 @@
 """NumPyro models observed at any site, against exact answers."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +11,7 @@ from scipy import stats
 from scipy.integrate import quad
 
 import coarea as co
-from coarea.errors import DataError, JacobianError, ModelError, PrecisionError, SettingError
+from coarea.errors import DataError, JacobianError, ModelError
 from exact import assert_mean
 
 
@@ -344,12 +340,6 @@ def test_a_mask_inside_a_plate_leaves_a_latent_without_prior():
         co.condition(model, {"sum": 1.0})
 
 
-def test_the_kernel_takes_numpyro_models_alone():
-    model = co.Generator(lambda u: {"y": u["a"].sum()}, {"a": 2})
-    with pytest.raises(SettingError, match="NumPyro model"):
-        co.interop.numpyro.ConstrainedNUTS(model, {"y": 1.0})
-
-
 def test_a_regression_with_ten_thousand_rows_is_elementwise():
     rng = np.random.default_rng(1)
     X = rng.normal(size=(10_000, 3))
@@ -411,111 +401,6 @@ def test_a_lifted_site_has_the_posterior_of_its_likelihood(name):
     z = co.sample(posterior, draws=8000, chains=2).posterior["z"].values
     assert_mean(z, weight @ grid)
     assert_mean(z**2, weight @ grid**2)
-
-
-def test_predictive_draws_sites_anew_given_the_draws():
-    def model(y=None):
-        mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
-        nu = numpyro.sample("nu", dist.Normal(0.0, 1.0))
-        numpyro.deterministic("sum", mu + nu)
-        numpyro.sample("y", dist.Normal(mu, 0.1).expand([4]), obs=y)
-
-    y = np.array([0.3, 0.4, 0.5, 0.4])
-    draws = co.sample(co.condition(model, {"sum": 1.0}, args=(y,)), draws=2000, chains=2)
-    more = co.predictive(model, draws, jax.random.key(0))
-    assert set(draws.children) < set(more.children)
-    drawn = more.posterior_predictive["y"].values
-    assert drawn.shape == (2, 2000, 4)
-    mu = draws.posterior["mu"].values
-    assert_mean(drawn[..., 0] - mu, 0.0)
-    assert_mean((drawn[..., 0] - mu) ** 2, 0.01)
-
-
-def test_predictive_of_a_generator_keeps_inputs_and_draws_new_ones():
-    model = co.Generator(
-        lambda u: {"y": u["z"].sum() + u["n"]}, {"z": dist.Exponential(1.0).expand([2]), "n": ()}
-    )
-    draws = co.sample(co.condition(model, {"y": 1.5}), draws=1000, chains=2, keep="inputs")
-    later = co.Generator(
-        lambda u: {"z": u["z"], "next": u["z"][0] + u["m"]},
-        {"z": dist.Exponential(1.0).expand([2]), "m": ()},
-    )
-    found = co.predictive(later, draws, jax.random.key(0)).posterior_predictive
-    np.testing.assert_array_equal(found["z"], draws.inputs["z"])
-    assert_mean((found["next"] - found["z"][..., 0]).values ** 2, 1.0)
-    again = co.predictive(model, draws, jax.random.key(1)).posterior_predictive["y"]
-    np.testing.assert_allclose(again, 1.5, atol=1e-8)
-
-
-def test_predictive_tells_what_it_lacks():
-    model = co.Generator(lambda u: {"z": u["z"], "y": u["z"] + u["n"]}, {"z": (), "n": ()})
-    draws = co.sample(co.condition(model, {"y": 1.5}), draws=20, chains=1)
-    with pytest.raises(DataError, match="keep='inputs'"):
-        co.predictive(model, draws, jax.random.key(0))
-
-
-def kernel_run(chain_method, **options):
-    kernel = co.interop.numpyro.ConstrainedNUTS(exponentials, {"total": 42.0}, **options)
-    sampler = numpyro.infer.MCMC(
-        kernel,
-        num_warmup=300,
-        num_samples=2000,
-        num_chains=2,
-        chain_method=chain_method,
-        progress_bar=False,
-    )
-    sampler.run(jax.random.key(0), extra_fields=("accept_prob", "constraint_error"))
-    return sampler
-
-
-@pytest.mark.parametrize("chain_method", ["sequential", "vectorized"])
-def test_numpyros_driver_runs_the_kernel(chain_method, x64, capsys):
-    sampler = kernel_run(chain_method)
-    x = np.asarray(sampler.get_samples(group_by_chain=True)["x"])
-    np.testing.assert_allclose(x.sum(-1), 42.0, rtol=1e-8)
-    assert_mean(x[..., 0] / 42.0, 1 / 5)
-    assert_mean((x[..., 0] / 42.0 - 1 / 5) ** 2, (1 / 5) * (4 / 5) / 6)
-    fields = sampler.get_extra_fields()
-    assert float(jnp.max(fields["constraint_error"])) < 1e-8
-    assert 0.6 < float(jnp.mean(fields["accept_prob"])) <= 1
-    sampler.print_summary()
-    assert "x[0]" in capsys.readouterr().out
-    if chain_method == "sequential":
-        return
-    import arviz_base
-
-    tree = arviz_base.from_numpyro(sampler)
-    assert tree.posterior["x"].shape == (2, 2000, 5)
-    # The run goes on from where it was.
-    sampler.post_warmup_state = sampler.last_state
-    sampler.run(jax.random.key(1))
-    assert_mean(np.asarray(sampler.get_samples(group_by_chain=True)["x"])[..., 0] / 42.0, 1 / 5)
-
-
-def test_the_kernel_asks_for_double_precision():
-    kernel = co.interop.numpyro.ConstrainedNUTS(exponentials, {"total": 42.0})
-    sampler = numpyro.infer.MCMC(kernel, num_warmup=50, num_samples=10, progress_bar=False)
-    with pytest.raises(PrecisionError, match="x64"):
-        sampler.run(jax.random.key(0))
-
-
-PARALLEL = """
-import jax, numpyro
-numpyro.set_host_device_count(2)
-jax.config.update("jax_enable_x64", True)
-import sys; sys.path.insert(0, {tests!r})
-import test_numpyro
-x = test_numpyro.kernel_run("parallel").get_samples(group_by_chain=True)["x"]
-assert x.shape == (2, 2000, 5), x.shape
-assert abs(float((x / 42).mean()) - 0.2) < 1e-9
-assert abs(float(x[..., 0].mean()) / 42 - 0.2) < 0.02
-"""
-
-
-def test_chains_run_on_devices_of_their_own():
-    script = PARALLEL.format(tests=str(Path(__file__).parent))
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def discrete():

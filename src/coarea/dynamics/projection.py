@@ -51,7 +51,8 @@ class Tolerance(eqx.Module):
         moved: Float[Array, ""],
     ) -> Bool[Array, ""]:
         """Whether a largest residual and a largest change that led to u are small enough."""
-        return self.at(target, u).is_met_by(residual, moved)
+        bounds = self.at(target, u)
+        return (residual <= bounds.residual) & (moved <= bounds.moved)
 
     def at(self, target: AbstractTarget, u: Float[Array, " M"]) -> "Bounds":
         """In absolute terms, for positions of the size of u."""
@@ -63,10 +64,6 @@ class Bounds(NamedTuple):
 
     residual: Float[Array, ""]
     moved: Float[Array, ""]
-
-    def is_met_by(self, residual: Float[Array, ""], moved: Float[Array, ""]) -> Bool[Array, ""]:
-        """Whether a largest residual and a largest change are small enough."""
-        return (residual <= self.residual) & (moved <= self.moved)
 
     def error(self, c: Float[Array, " N"], step: Float[Array, " M"]) -> Float[Array, ""]:
         """How many times too large the worst of a residual and a change is."""

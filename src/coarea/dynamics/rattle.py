@@ -97,7 +97,6 @@ class Rattle(eqx.Module):
     def refresh(self, key: Key[Array, ""], state: PhaseState) -> PhaseState:
         """A new momentum: a normal draw projected onto the tangent space."""
         drawn = jax.random.normal(key, state.position.shape, state.position.dtype)
-        drawn = jax.lax.optimization_barrier(drawn)  # else it is drawn again for every use
         no = jnp.asarray(False)
         return state._replace(
             momentum=state.linearisation.project(drawn),

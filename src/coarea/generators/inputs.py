@@ -40,21 +40,27 @@ class AbstractInput(eqx.Module):
         """Coordinates drawn from the base density."""
 
 
-class StandardNormal(AbstractInput):
-    """Independent standard normal values of a given shape."""
+class AbstractArray(AbstractInput):
+    """Coordinates that are themselves the values, in a given shape."""
 
-    shape: tuple[int, ...] = eqx.field(static=True)
+    shape: eqx.AbstractVar[tuple[int, ...]]
 
     @property
     def size(self):  # noqa: D102
         return math.prod(self.shape)
 
+    def value(self, u):  # noqa: D102
+        return u.reshape(self.shape)
+
+
+class StandardNormal(AbstractArray):
+    """Independent standard normal values of a given shape."""
+
+    shape: tuple[int, ...] = eqx.field(static=True)
+
     @property
     def is_standard_normal(self):  # noqa: D102
         return True
-
-    def value(self, u):  # noqa: D102
-        return u.reshape(self.shape)
 
     def log_density(self, u):  # noqa: D102
         return standard_normal_log_density(u)
@@ -63,27 +69,23 @@ class StandardNormal(AbstractInput):
         return jax.random.normal(key, (self.size,))
 
 
-class Coordinates(AbstractInput):
-    """Real coordinates of a given shape, of whose density the generator itself takes account."""
+class Flat(AbstractArray):
+    """Real coordinates of a given shape and constant density: the generator tells their own.
+
+    As NumPyro does for what has no distribution to draw from, they are drawn between -2 and 2.
+    """
 
     shape: tuple[int, ...] = eqx.field(static=True)
-
-    @property
-    def size(self):  # noqa: D102
-        return math.prod(self.shape)
 
     @property
     def is_standard_normal(self):  # noqa: D102
         return False
 
-    def value(self, u):  # noqa: D102
-        return u.reshape(self.shape)
-
     def log_density(self, u):  # noqa: D102
         return jnp.zeros((), u.dtype)
 
     def draw(self, key):  # noqa: D102
-        raise NotImplementedError("the generator draws these")
+        return jax.random.uniform(key, (self.size,), float, -2.0, 2.0)
 
 
 def standard_normal_log_density(u: Float[Array, " size"]) -> Float[Array, ""]:

@@ -97,7 +97,7 @@ class ConstrainedNUTS(MCMCKernel):
         if self._kernel.adapts and num_warmup < 20:
             raise SettingError(
                 f"num_warmup={num_warmup} is too short to find {self._kernel.adapts}: give 20 or "
-                f"more, or kernel=coarea.NUTS(step_size=…)."
+                "more, or kernel=coarea.NUTS(step_size=…)."
             )
         self._prepare(num_warmup, model_args, model_kwargs or {})
         target, plan = self._target, self._plan

@@ -13,8 +13,7 @@ from coarea.errors import DataError, ModelError, PrecisionError
 from coarea.generators import AbstractGenerator, Markov
 from coarea.manifolds.dense import Dense
 from coarea.manifolds.forced import TeacherForced
-from coarea.manifolds.lifted import LiftedPosterior
-from coarea.manifolds.lifted import lift as with_states
+from coarea.manifolds.lifted import LiftedPosterior, with_states
 from coarea.manifolds.posterior import Observation, Posterior
 from coarea.manifolds.structure import Structure, choose_shape
 from coarea.manifolds.validation import check_derivatives, check_digits
@@ -107,7 +106,7 @@ def _from_numpyro(model, observed, args, kwargs, lift):
         )
     if not isinstance(observed, Mapping):
         raise DataError("observed must be a dictionary from the names of sites to values.")
-    from coarea.generators.program import from_numpyro  # NumPyro is slow to import
+    from coarea.generators.numpyro_model import from_numpyro  # NumPyro is slow to import
 
     try:
         inspect.signature(model).bind(*args, **kwargs)

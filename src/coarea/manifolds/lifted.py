@@ -325,7 +325,9 @@ def _interpolated(x: Float[Array, " K"], is_known: Bool[Array, " K"]) -> Float[A
     return (1 - weight) * x[before] + weight * x[after]
 
 
-def lift(model: Markov, data: np.ndarray, is_seen: np.ndarray, state_shape) -> LiftedPosterior:
+def with_states(
+    model: Markov, data: np.ndarray, is_seen: np.ndarray, state_shape
+) -> LiftedPosterior:
     """The lifted posterior given observations (K, …), those not seen left out."""
     K = model.num_observations
     dx = int(np.prod(state_shape))

@@ -67,13 +67,6 @@ def solve_lower_transpose(
     return jnp.stack(x, -2)
 
 
-def cholesky_solve(
-    C: Float[Array, "*batch n n"], b: Float[Array, "*batch n k"]
-) -> Float[Array, "*batch n k"]:
-    """(C Cᵀ)⁻¹ b."""
-    return solve_lower_transpose(C, solve_lower(C, b))
-
-
 def solve(
     A: Float[Array, "*batch n n"], b: Float[Array, "*batch n k"]
 ) -> Float[Array, "*batch n k"]:

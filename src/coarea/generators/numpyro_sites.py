@@ -1,4 +1,4 @@
-"""A NumPyro model as a generator: its latent sites become inputs, any site may be observed.
+"""What becomes of each site of a NumPyro model in one run of it.
 
 A latent site is computed from standard normals where there is a map to its distribution; else it
 enters by NumPyro's bijection from the reals, with its density. An observed sample site is lifted
@@ -7,10 +7,9 @@ it stays a likelihood.
 """
 
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,11 +20,8 @@ from numpyro.primitives import Messenger
 
 from coarea.errors import DataError, ModelError
 from coarea.generators.distributions import from_normal, has_normal_map
-from coarea.generators.generator import AbstractGenerator
-from coarea.generators.inputs import Coordinates, Inputs, StandardNormal
+from coarea.generators.inputs import Flat
 
-# How many prior draws say whether an observation can lie in a support that depends on latents.
-_DRAWS = 16
 _REFUSED = {
     "param": "numpyro.param is for optimisation, and has no prior: make it a sample site or a "
     "constant",
@@ -36,16 +32,6 @@ _REFUSED = {
 }
 
 
-class Held:
-    """A model with its arguments: what it closes over belongs to the program that is compiled."""
-
-    def __init__(self, model: Callable, args: tuple, kwargs: Mapping[str, Any]):
-        self.model, self.args, self.kwargs = model, args, dict(kwargs)
-
-    def __call__(self):  # noqa: D102
-        return self.model(*self.args, **self.kwargs)
-
-
 class Found(NamedTuple):
     """What a site's data are: their values, which of them count, and which can occur at all."""
 
@@ -54,146 +40,14 @@ class Found(NamedTuple):
     can_occur: Array
 
 
-class Program(AbstractGenerator):
-    """A NumPyro model, its observed sites chosen. Made by `from_numpyro`.
-
-    `data` are those given for sample sites, by name; where something is missing, `present` says so.
-    """
-
-    held: Held = eqx.field(static=True)
-    inputs: Inputs
-    data: dict[str, np.ndarray]
-    present: dict[str, np.ndarray]
-    lifted: frozenset[str] = eqx.field(static=True)
-    likelihoods: dict[str, np.ndarray]
-
-    @property
-    def given(self):  # noqa: D102
-        return self.likelihoods
-
-    def outputs(self, u):  # noqa: D102
-        return self._run(self._source(u)).outputs
-
-    def log_density(self, u):  # noqa: D102
-        terms = self._run(self._source(u)).log_terms
-        return self.inputs.log_density(u) + sum(terms, start=jnp.zeros((), u.dtype))
-
-    def draw(self, key):  # noqa: D102
-        drawn = self._run(_drawing(key)).coordinates
-        return jnp.concatenate([drawn[name].ravel() for name in self.inputs.names])
-
-    def _source(self, u):
-        values = self.inputs.values(u)
-        return lambda name, fn, is_normal: values[name]
-
-    def _run(self, source) -> "_Interpreter":
-        return _Interpreter(self.held, self.data, self.present, self.lifted, source).run()
-
-
-def from_numpyro(
-    model: Callable,
-    observed: Mapping[str, Any],
-    args: tuple,
-    kwargs: Mapping[str, Any],
-    lift: Iterable[str] | None,
-) -> tuple[Program, dict[str, Any]]:
-    """A model as a generator, and the data of those of its outputs that are constrained to them."""
-    held = Held(model, args, kwargs)
-    wanted = None if lift is None else frozenset([lift] if isinstance(lift, str) else lift)
-    data = {name: np.ma.asarray(given) for name, given in observed.items()}
-    values = {name: np.ma.getdata(x) for name, x in data.items()}
-    present = {name: ~np.ma.getmaskarray(x) for name, x in data.items() if np.ma.is_masked(x)}
-    first, seen = _discovered(held, values, present, wanted)
-    _check_names(first, observed, wanted)
-    given = {name: values[name] for name in first.sample_sites if name in values}
-    inputs: dict[str, Any] = {
-        name: StandardNormal(shape) if is_normal else Coordinates(shape)
-        for name, (shape, is_normal) in first.shapes.items()
-    }
-    if not inputs:
-        raise ModelError("the model has no continuous latent site: there is nothing to infer.")
-    exact = {name: data[name] for name in observed if name not in first.sample_sites}
-    for name in first.lifted:
-        exact[name] = np.ma.masked_array(seen[name].data, mask=~np.asarray(seen[name].counts))
-    if not exact:
-        raise DataError(
-            "nothing is observed exactly: every observed site stays a likelihood "
-            f"({', '.join(seen) or 'there is none'}). Observe a deterministic site, or sample such "
-            "a model with numpyro.infer.NUTS."
-        )
-    likelihoods = {
-        name: np.asarray(found.data)
-        for name, found in seen.items()
-        if name not in first.lifted and np.size(found.data)
-    }
-    return Program(
-        held=held,
-        inputs=Inputs(inputs),
-        data=given,
-        present={name: x for name, x in present.items() if name in given},
-        lifted=frozenset(first.lifted),
-        likelihoods=likelihoods,
-    ), exact
-
-
-def _discovered(held, values, present, wanted) -> tuple["_Interpreter", dict[str, Found]]:
-    """The model run at prior draws: its sites, and what its observed ones see."""
-    first: _Interpreter | None = None
-
-    def run(key):
-        nonlocal first
-        interpreter = _Interpreter(held, values, present, wanted, _drawing(key)).run()
-        first = interpreter if first is None else first
-        return interpreter.seen
-
-    keys = jax.random.split(jax.random.key(0), _DRAWS)
-    seen = jax.tree.map(np.asarray, jax.jit(jax.vmap(run))(keys))
-    assert first is not None
-    for name, found in seen.items():
-        if any(not np.array_equal(x, x[:1].repeat(_DRAWS, 0), equal_nan=True) for x in found[:2]):
-            raise ModelError(
-                f"site {name!r}: its obs= value is computed from latent sites. Name the quantity "
-                "with numpyro.deterministic and observe that."
-            )
-        if not np.all(np.isfinite(found.data[0]) | ~found.counts[0]):
-            raise DataError(
-                f"observed {name!r} has values that are not finite. If they are missing, mask "
-                "them: numpy.ma.masked_invalid(data)."
-            )
-        if not np.all(np.any(found.can_occur, axis=0)):
-            raise DataError(
-                f"observed {name!r} has values outside of the support of its distribution: they "
-                "cannot occur. Correct the data or the distribution."
-            )
-    return first, {
-        name: Found(found.data[0], found.counts[0], found.can_occur[0])
-        for name, found in seen.items()
-    }
-
-
-def _check_names(first: "_Interpreter", observed: Mapping[str, Any], wanted) -> None:
-    sites = [*first.sample_sites, *first.deterministics]
-    for name in observed:
-        if name not in sites:
-            raise DataError(
-                f"{name!r} is not a site of the model, whose sites are {', '.join(sites)}. A "
-                "quantity that is computed becomes a site by numpyro.deterministic(name, value)."
-            )
-    for name in wanted or ():
-        if name not in first.lifted:
-            kind = "an observed sample site" if name in sites else "a site of the model"
-            why = first.not_lifted.get(name, f"it is not {kind}")
-            raise ModelError(f"lift names {name!r}, but {why}.")
-
-
-class _Interpreter(Messenger):
+class Interpreter(Messenger):
     """One run of a model, every sample site given its value.
 
     `source(name, fn, is_normal)` gives the coordinates of a site.
     """
 
-    def __init__(self, held: Held, data, present, lifted, source: Callable):
-        super().__init__(held)
+    def __init__(self, model: Callable, data, present, lifted, source: Callable):
+        super().__init__(model)
         self._data, self._present, self._wanted, self._source = data, present, lifted, source
         self.outputs: dict[str, Array] = {}
         self.log_terms: list[Array] = []
@@ -205,11 +59,13 @@ class _Interpreter(Messenger):
         self.lifted: list[str] = []
         self.not_lifted: dict[str, str] = {}
 
-    def run(self) -> "_Interpreter":
+    def run(self) -> "Interpreter":
+        """Run the model, so that all of the above is filled in."""
         self()
         return self
 
     def process_message(self, msg: Any) -> None:
+        """What NumPyro calls at each site."""
         kind, name = msg["type"], msg.get("name")
         if kind in _REFUSED:
             raise ModelError(f"site {name!r}: {_REFUSED[kind]}.")
@@ -332,7 +188,7 @@ class _Interpreter(Messenger):
         return self.coordinates[name].reshape(shape)
 
 
-def _drawing(key: Key[Array, ""]):
+def drawing(key: Key[Array, ""]):
     """Coordinates drawn from the prior."""
 
     def draw(name, fn, is_normal):
@@ -343,7 +199,8 @@ def _drawing(key: Key[Array, ""]):
         try:
             return jnp.asarray(bijection.inv(fn.sample(own)), float)
         except NotImplementedError:  # an improper prior, say
-            return jax.random.uniform(own, bijection.inverse_shape(fn.shape()), float, -2.0, 2.0)
+            shape = bijection.inverse_shape(fn.shape())
+            return Flat(shape).draw(own).reshape(shape)
 
     return draw
 
