@@ -5,9 +5,14 @@ from arviz_stats.sampling_diagnostics import ess
 
 
 def standard_errors_off(draws, exact):
-    """How many Monte Carlo standard errors the mean of draws (chain, draw) is from `exact`."""
+    """How many Monte Carlo standard errors the mean of draws (chain, draw) is from `exact`.
+
+    Draws that hardly mix have an error so large that anything agrees with it: they are refused.
+    """
     draws = np.asarray(draws)
-    return (draws.mean() - exact) / (draws.std() / np.sqrt(float(ess(draws, method="mean"))))
+    size = float(ess(draws, method="mean"))
+    assert size > 50, f"only {size:.0f} effective draws: nothing can be said of their mean"
+    return (draws.mean() - exact) / (draws.std() / np.sqrt(size))
 
 
 def assert_mean(draws, exact, limit=4.0):

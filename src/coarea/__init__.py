@@ -1,9 +1,11 @@
 """Condition a differentiable simulator on its data, exactly."""
 
+from coarea import approximate as approximate
 from coarea import dynamics as dynamics
 from coarea import errors as errors
 from coarea import interop as interop
 from coarea import kernels as kernels
+from coarea import manifolds as manifolds
 from coarea.diagnostics import diagnose as diagnose
 from coarea.generators import Generator as Generator
 from coarea.generators import Markov as Markov

@@ -29,5 +29,13 @@ class SettingError(CoareaError, ValueError):
     """An option of a kernel or of `sample` has a value that cannot work."""
 
 
+class AcceptanceError(CoareaError, RuntimeError):
+    """No simulation came close enough to the data; `smallest_distance` says how close one came."""
+
+    def __init__(self, message: str, smallest_distance: float):
+        super().__init__(message)
+        self.smallest_distance = smallest_distance
+
+
 class SamplingWarning(UserWarning):
     """The run ended, but something about it deserves a look."""

@@ -49,37 +49,71 @@ def diagnose(draws: "DataTree") -> Diagnosis:
     >>> [finding.name for finding in co.diagnose(draws).problems]
     []
     """
-    stats = {name: values.values for name, values in draws["sample_stats"].data_vars.items()}
-    failed = stats["convergence_error"] | stats["non_reversible_step"]
-    return Diagnosis(
-        (
-            *_mixing(draws),
+    stats = {str(name): x.values for name, x in draws["sample_stats"].data_vars.items()}
+    findings = _weights(stats["weight"]) if "weight" in stats else _mixing(draws)
+    if "convergence_error" in stats:
+        findings += _projections(stats["convergence_error"], stats["non_reversible_step"])
+        stats["diverging"] &= ~(stats["convergence_error"] | stats["non_reversible_step"])
+    if "diverging" in stats:
+        findings.append(
             _failures(
-                stats["convergence_error"],
-                "convergence_error",
-                "of trajectories ended because a projection onto the manifold did not converge.",
-                "They are rejected, so the draws stay exact, but the sampler avoids places where "
-                "projections fail and mixes slowly near them. Use a higher target_acceptance, a "
-                "smaller step_size, or more geodesic_steps.",
-            ),
-            _failures(
-                stats["non_reversible_step"],
-                "non_reversible_step",
-                "of trajectories ended because a step did not lead back to where it came from.",
-                "The manifold bends more than the step can follow. Use a smaller step_size or more "
-                "geodesic_steps.",
-            ),
-            _failures(
-                stats["diverging"] & ~failed,
+                stats["diverging"],
                 "diverging",
                 "of trajectories diverged in energy.",
                 "The density changes faster than the step can follow; regions of high curvature "
                 "may be missed. Use a higher target_acceptance, or rewrite the model so that its "
                 "scales vary less.",
-            ),
-            _energy(stats["energy"]),
-            _constraint(stats["constraint_error"]),
+            )
         )
+    if "energy" in stats:
+        findings.append(_energy(stats["energy"]))
+    if "constraint_error" in stats:
+        findings.append(_constraint(stats["constraint_error"]))
+    if "distance" in stats:
+        findings.append(_distance(stats["distance"]))
+    return Diagnosis(tuple(findings))
+
+
+def _projections(convergence_error, non_reversible_step) -> list[Finding]:
+    return [
+        _failures(
+            convergence_error,
+            "convergence_error",
+            "of trajectories ended because a projection onto the manifold did not converge.",
+            "They are rejected, so the draws stay exact, but the sampler avoids places where "
+            "projections fail and mixes slowly near them. Use a higher target_acceptance, a "
+            "smaller step_size, or more geodesic_steps.",
+        ),
+        _failures(
+            non_reversible_step,
+            "non_reversible_step",
+            "of trajectories ended because a step did not lead back to where it came from.",
+            "The manifold bends more than the step can follow. Use a smaller step_size or more "
+            "geodesic_steps.",
+        ),
+    ]
+
+
+def _weights(weight) -> list[Finding]:
+    size = float(1 / np.sum(weight**2))
+    return [
+        Finding(
+            "ess",
+            size >= _ESS_PER_CHAIN,
+            f"The weights leave {size:.0f} effective draws of {weight.size}.",
+            f"Below {_ESS_PER_CHAIN} means cannot be relied on. Simulate more, or use a larger "
+            "epsilon.",
+        )
+    ]
+
+
+def _distance(distance) -> Finding:
+    return Finding(
+        "distance",
+        bool(np.all(np.isfinite(distance))),
+        f"The data are approximated: half of the simulations are within {np.median(distance):.2g} "
+        f"of them, all within {np.max(distance):.2g}.",
+        "A simulation that is not finite was accepted: use a smaller epsilon.",
     )
 
 

@@ -20,7 +20,18 @@ from coarea.dynamics.projection import (
 )
 from coarea.errors import SettingError
 from coarea.manifolds import AbstractTarget
-from coarea.manifolds.target import AbstractLinearisation
+from coarea.manifolds.target import AbstractGeodesic, AbstractLinearisation
+
+
+class Tangent(eqx.Module):
+    """The tangent space at a point of a manifold with geodesics in closed form."""
+
+    geodesic: AbstractGeodesic
+    u: Float[Array, " M"]
+
+    def project(self, p: Float[Array, " M"]) -> Float[Array, " M"]:
+        """The part of p that lies in it."""
+        return self.geodesic.project(self.u, p)
 
 
 class PhaseState(NamedTuple):
@@ -31,7 +42,7 @@ class PhaseState(NamedTuple):
     logdensity: Float[Array, ""]
     force: Float[Array, " M"]  # what the kicks follow, and
     bend: Float[Array, " M"] | None  # what the flow bends, as far as tangent to the manifold
-    linearisation: AbstractLinearisation
+    linearisation: AbstractLinearisation | Tangent
     convergence_error: Bool[Array, ""]
     non_reversible_step: Bool[Array, ""]
     iterations: Int[Array, ""]
@@ -54,8 +65,9 @@ class Rattle(eqx.Module):
     and the reverse check follow it at 10 and 20 times its size, both relative to the position. It
     defaults to 1e-9 (float64) or 1e-4 (float32). `solvers` are tried in turn.
     `flow` defaults to the rotation of the inputs that are standard normal; others move straight on.
-    Without `reverse_check` the stationary
-    distribution is not the target: for experiments only.
+    On a manifold with geodesics in closed form it defaults to them, and nothing is solved (Geodesic
+    Monte Carlo, Byrne & Girolami 2013); `flow=Straight()` projects there too.
+    Without `reverse_check` the stationary distribution is not the target: for experiments only.
     """
 
     solvers: tuple[AbstractSolver, ...] = (QuasiNewton(), NewtonLineSearch())
@@ -67,8 +79,10 @@ class Rattle(eqx.Module):
         if self.tolerance is not None and not self.tolerance > 0:
             raise SettingError(f"tolerance={self.tolerance}: it must be positive.")
 
-    def flow_for(self, target: AbstractTarget) -> AbstractFlow:
+    def flow_for(self, target: AbstractTarget) -> AbstractFlow | AbstractGeodesic:
         """The flow given, or the one that suits the target."""
+        if self.flow is None and target.closed_form is not None:
+            return target.closed_form
         normals = target.normals
         if self.flow is None and not np.any(normals):
             return Straight()
@@ -90,8 +104,12 @@ class Rattle(eqx.Module):
         """The state at u, at rest."""
         flow = self.flow_for(target)
         linearisation, log_density, gradient = target.evaluate(u)
-        force, bend = _project(linearisation, flow.force(u, gradient), flow.bends(u))
         no, rest = jnp.asarray(False), jnp.zeros_like(u)
+        if isinstance(flow, AbstractGeodesic):
+            at = Tangent(flow, u)
+            force = at.project(gradient)
+            return PhaseState(u, rest, log_density, force, None, at, no, no, jnp.asarray(0))
+        force, bend = _project(linearisation, flow.force(u, gradient), flow.bends(u))
         return PhaseState(u, rest, log_density, force, bend, linearisation, no, no, jnp.asarray(0))
 
     def refresh(self, key: Key[Array, ""], state: PhaseState) -> PhaseState:
@@ -119,6 +137,8 @@ class Rattle(eqx.Module):
         where the manifold's curvature, not the density's, is the limit.
         """
         flow = self.flow_for(target)
+        if isinstance(flow, AbstractGeodesic):
+            return _step_exactly(target, flow, state, h)
         tau = h / geodesic_steps
         at = _kick(state, h)
 
@@ -142,6 +162,7 @@ class Rattle(eqx.Module):
 
     def _move(self, target, flow, state: PhaseState, tau):
         """Flow from the state's position and project. The momentum is still that of the start."""
+        assert isinstance(state.linearisation, AbstractLinearisation)
         ahead = flow.position(state.position, state.bend, state.momentum, tau)
         projection = project_onto(
             self.solvers,
@@ -186,6 +207,23 @@ class Rattle(eqx.Module):
             non_reversible_step=~moved.convergence_error & ~returned | moved.non_reversible_step,
             iterations=back.iterations,
         )
+
+
+def _step_exactly(target, flow: AbstractGeodesic, state: PhaseState, h) -> PhaseState:
+    """A step whose free motion has a closed form: there is nothing to project, nothing to check."""
+    left = _kick(state, h)
+    u, p = flow.move(left.position, left.momentum, h)
+    _, log_density, gradient = target.evaluate(u)
+    at = Tangent(flow, u)
+    moved = left._replace(
+        position=u,
+        momentum=p,
+        logdensity=log_density,
+        force=at.project(gradient),
+        linearisation=at,
+        convergence_error=left.convergence_error | ~jnp.all(jnp.isfinite(u)),
+    )
+    return _kick(moved, h)
 
 
 def _kick(state: PhaseState, h):

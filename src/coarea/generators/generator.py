@@ -1,7 +1,7 @@
 """`Generator`: a differentiable simulator with its random inputs made explicit."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -18,6 +18,8 @@ class AbstractGenerator(eqx.Module):
     """Random inputs, and outputs computed from them."""
 
     inputs: eqx.AbstractVar[Inputs]
+    # The inputs that come first in a directed model, before the noise; None if it is not directed.
+    parameters: eqx.AbstractVar[tuple[str, ...] | None]
 
     @abstractmethod
     def outputs(self, u: Float[Array, " M"]) -> dict[str, Array]:
@@ -42,12 +44,46 @@ class AbstractGenerator(eqx.Module):
         return {name: np.asarray(value) for name, value in _simulate(self, key, num).items()}
 
 
-class Generator(AbstractGenerator):
+class AbstractSimulator(AbstractGenerator):
+    """A generator that computes its outputs from the values of its inputs by name."""
+
+    @abstractmethod
+    def outputs_of(self, values: Mapping[str, Array]) -> dict[str, Array]:
+        """Every output by name, from the inputs by name."""
+
+    def outputs(self, u):  # noqa: D102
+        return self.outputs_of(self.inputs.values(u))
+
+    def summarise(self, function: Callable[[dict[str, Array]], dict[str, Array]]) -> "Summarised":
+        """The same model with statistics of its outputs as outputs, to be observed in their stead.
+
+        `function` takes the dictionary of outputs and returns one of statistics. A statistic with
+        the name of an output takes its place; all other outputs stay. What is differentiable can be
+        conditioned on exactly; approximate methods take any.
+
+        >>> import coarea as co
+        >>> model = co.Generator(lambda u: {"z": u["z"], "y": u["z"] + u["n"]}, {"z": (), "n": 50})
+        >>> def mean_and_spread(outputs):
+        ...     y = outputs["y"]
+        ...     return {"mean": y.mean(), "log_variance": jax.numpy.log(y.var())}
+        >>> posterior = co.condition(
+        ...     model.summarise(mean_and_spread), {"mean": 0.3, "log_variance": 0.0}
+        ... )
+        >>> posterior.num_constraints
+        2
+        """
+        if not callable(function):
+            raise ModelError(f"summarise takes a function of the outputs, not {function!r}.")
+        return Summarised(self, function)
+
+
+class Generator(AbstractSimulator):
     """A generative model: `function` turns a dictionary of random inputs into one of outputs.
 
     `inputs` names the random numbers. A shape means standard normals; a NumPyro distribution
-    gives another base density. `log_factor(outputs)` adds to the log density: a likelihood of data
-    that are not computed but counted, say, or a soft constraint.
+    gives another base density. `parameters` names the inputs that the others are noise to, in a
+    directed model, which some approximate methods need to know. `log_factor(outputs)` adds to the
+    log density: a likelihood of data that are not computed but counted, say, or a soft constraint.
 
     >>> import coarea as co, jax, jax.numpy as jnp, numpyro.distributions as dist
     >>> def simulate(u):
@@ -59,6 +95,7 @@ class Generator(AbstractGenerator):
 
     function: Callable[[dict[str, Array]], dict[str, Array]]
     inputs: Inputs
+    parameters: tuple[str, ...] | None = eqx.field(static=True)
     log_factor: Callable[[dict[str, Array]], Array] | None
 
     @in_float64
@@ -67,12 +104,14 @@ class Generator(AbstractGenerator):
         function: Callable,
         inputs: Mapping[str, Any],
         *,
+        parameters: Iterable[str] | None = None,
         log_factor: Callable | None = None,
     ):
         if not callable(function):
             raise ModelError(f"the generator's function is not callable: {function!r}.")
         self.function = function
         self.inputs = Inputs(inputs)
+        self.parameters = _checked(parameters, self.inputs)
         self.log_factor = log_factor
         if log_factor is not None:
             value = jax.eval_shape(lambda u: log_factor(self.outputs(u)), self.inputs.example)
@@ -86,18 +125,59 @@ class Generator(AbstractGenerator):
         log_base = self.inputs.log_density(u)
         return log_base if self.log_factor is None else log_base + self.log_factor(self.outputs(u))
 
-    def outputs(self, u):  # noqa: D102
-        return self.outputs_of(self.inputs.values(u))
+    def outputs_of(self, values):  # noqa: D102
+        return _named(self.function(dict(values)), "the generator's function", "outputs")
 
-    def outputs_of(self, values: Mapping[str, Array]) -> dict[str, Array]:
-        """Every output by name, from the inputs by name."""
-        outputs = self.function(dict(values))
-        if not isinstance(outputs, Mapping):
-            raise ModelError(
-                "the generator's function must return a dictionary of named outputs, such as "
-                f"{{'y': …}}; it returned {type(outputs).__name__}."
-            )
-        return {name: jax.numpy.asarray(value) for name, value in outputs.items()}
+
+class Summarised(AbstractSimulator):
+    """A generator with statistics of its outputs among its outputs. Made by `summarise`."""
+
+    generator: AbstractSimulator
+    function: Callable[[dict[str, Array]], dict[str, Array]]
+    inputs: Inputs
+    parameters: tuple[str, ...] | None = eqx.field(static=True)
+
+    def __init__(self, generator: AbstractSimulator, function: Callable):
+        self.generator, self.function = generator, function
+        self.inputs, self.parameters = generator.inputs, generator.parameters
+
+    @property
+    def given(self):  # noqa: D102
+        return self.generator.given
+
+    def outputs_of(self, values):  # noqa: D102
+        outputs = self.generator.outputs_of(values)
+        found = self.function(dict(outputs))
+        return outputs | _named(found, "the function given to summarise", "statistics")
+
+    def log_density(self, u):  # noqa: D102
+        return self.generator.log_density(u)
+
+    def draw(self, key):  # noqa: D102
+        return self.generator.draw(key)
+
+
+def _named(outputs: Any, function: str, kind: str) -> dict[str, Array]:
+    if not isinstance(outputs, Mapping):
+        raise ModelError(
+            f"{function} must return a dictionary of named {kind}, such as {{'y': …}}; it returned "
+            f"{type(outputs).__name__}."
+        )
+    return {name: jax.numpy.asarray(value) for name, value in outputs.items()}
+
+
+def _checked(parameters, inputs: Inputs) -> tuple[str, ...] | None:
+    if parameters is None:
+        return None
+    names = (parameters,) if isinstance(parameters, str) else tuple(parameters)
+    if unknown := [name for name in names if name not in inputs.names]:
+        raise ModelError(
+            f"parameters={names!r}: {unknown[0]!r} is not one of the inputs, which are "
+            f"{', '.join(inputs.names)}."
+        )
+    if not names:
+        raise ModelError("parameters=(): name at least one input, or leave it out.")
+    return names
 
 
 @eqx.filter_jit

@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -134,6 +134,15 @@ class Inputs(eqx.Module):
     def normals(self) -> np.ndarray:
         """Which coordinates of the flat vector are standard normal."""
         return np.repeat([p.is_standard_normal for p in self.parts], [p.size for p in self.parts])
+
+    def only(self, names: Collection[str]) -> "Inputs":
+        """Some of the inputs, in the order they have here."""
+        known = dict(zip(self.names, self.parts, strict=True))
+        return Inputs({name: part for name, part in known.items() if name in names})
+
+    def places(self, names: Collection[str]) -> np.ndarray:
+        """Where the coordinates of some inputs are in the flat vector."""
+        return np.flatnonzero(np.isin(self.groups, [self.names.index(name) for name in names]))
 
     def values(self, u: Float[Array, " M"]) -> dict[str, Array]:
         """The dictionary that the generator's function takes."""

@@ -7,17 +7,17 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from coarea.errors import ModelError
-from coarea.generators.generator import AbstractGenerator
+from coarea.generators.generator import AbstractSimulator
 from coarea.generators.inputs import Inputs
 from coarea.precision import in_float64
 
 _OWN_NAMES = ("initial_noise", "noise", "observe_noise")
 
 
-class Markov(AbstractGenerator):
+class Markov(AbstractSimulator):
     """A generator told step by step, so that conditioning it costs time linear in its length.
 
     `shared` names the inputs that every step sees (as for `Generator`). With `s` their values by
@@ -94,6 +94,11 @@ class Markov(AbstractGenerator):
             raise ModelError("initial must return the state as one array.")
 
     @property
+    def parameters(self) -> tuple[str, ...]:  # pyright: ignore
+        """The shared inputs: all others are noise."""
+        return self.shared.names
+
+    @property
     def num_observations(self) -> int:
         """How often the state is seen."""
         return self.steps // self.observe_every
@@ -136,11 +141,7 @@ class Markov(AbstractGenerator):
         """The noise of all steps, a row for each interval between observations."""
         return noise.reshape(self.num_observations, self.observe_every, *noise.shape[1:])
 
-    def outputs(self, u: Float[Array, " M"]) -> dict[str, Array]:  # noqa: D102
-        return self.outputs_of(self.inputs.values(u))
-
-    def outputs_of(self, values: Mapping[str, Array]) -> dict[str, Array]:
-        """Every output by name, from the inputs by name."""
+    def outputs_of(self, values):  # noqa: D102
         s = self._shared(values)
 
         def interval(x, inputs):

@@ -35,6 +35,7 @@ class Program(AbstractGenerator):
 
     held: Held = eqx.field(static=True)
     inputs: Inputs
+    parameters: tuple[str, ...] | None = eqx.field(static=True, default=None, init=False)
     data: dict[str, np.ndarray]
     present: dict[str, np.ndarray]
     lifted: frozenset[str] = eqx.field(static=True)

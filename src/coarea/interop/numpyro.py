@@ -17,9 +17,9 @@ from coarea.kernels.kernel import AbstractKernel
 from coarea.manifolds import LiftedPosterior, Posterior, condition
 from coarea.manifolds.structure import Structure
 from coarea.precision import require_float64
-from coarea.sampling.chains import Chain, Stats, begin, transition
 from coarea.sampling.sample import plan_for
 from coarea.sampling.start import check_starts, improve, search
+from coarea.sampling.transitions import Chain, Stats, begin, transition
 
 
 class ConstrainedState(NamedTuple):

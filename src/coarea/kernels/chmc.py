@@ -1,16 +1,19 @@
 """Constrained Hamiltonian Monte Carlo with trajectories of fixed or random length (Algorithm 1)."""
 
-from typing import cast
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from blackjax.base import SamplingAlgorithm
 
 from coarea.dynamics import Rattle
-from coarea.errors import SettingError
-from coarea.kernels.kernel import DIVERGENCE, AbstractKernel, Mass, TransitionInfo, as_algorithm
+from coarea.kernels.kernel import (
+    DIVERGENCE,
+    AbstractKernel,
+    Mass,
+    TransitionInfo,
+    as_algorithm,
+    step_range,
+)
 from coarea.manifolds import AbstractTarget
 
 # A trajectory that has not turned after so many steps is cut: as many as in the deepest NUTS tree.
@@ -34,15 +37,8 @@ class CHMC(AbstractKernel):
     integrator: Rattle = Rattle()
 
     def __check_init__(self):
-        if self.num_steps is None:
-            return
-        pair = self._range
-        whole = all(isinstance(n, int | np.integer) for n in pair)
-        if len(pair) != 2 or not whole or not 1 <= pair[0] <= pair[1]:
-            raise SettingError(
-                f"num_steps={self.num_steps!r}: give a positive whole number of steps, or a pair "
-                "of them (fewest, most)."
-            )
+        if self.num_steps is not None:
+            step_range(self.num_steps)
 
     @property
     def adapts(self):  # noqa: D102
@@ -50,8 +46,7 @@ class CHMC(AbstractKernel):
 
     @property
     def _range(self) -> tuple[int, int]:
-        given = cast(int | tuple[int, int], self.num_steps)
-        return given if isinstance(given, tuple) else (given, given)
+        return step_range(self.num_steps)
 
     def longest_step(self, target):
         """A quarter turn in the mean number of steps: a longer trajectory comes back."""

@@ -122,6 +122,18 @@ def check_positive_count(name: str, value) -> None:
         raise SettingError(f"{name}={value!r}: it must be a whole number, 1 or more.")
 
 
+def step_range(num_steps) -> tuple[int, int]:
+    """The fewest and the most steps; refuse what is neither a number of them nor such a pair."""
+    pair = num_steps if isinstance(num_steps, tuple) else (num_steps, num_steps)
+    whole = all(isinstance(n, int | np.integer) for n in pair)
+    if len(pair) != 2 or not whole or not 1 <= pair[0] <= pair[1]:
+        raise SettingError(
+            f"num_steps={num_steps!r}: give a positive whole number of steps, or a pair of them "
+            "(fewest, most)."
+        )
+    return pair
+
+
 def as_algorithm(kernel: AbstractKernel, target: AbstractTarget, step_size) -> SamplingAlgorithm:
     """The kernel on one target with one step size: `init(u)`, `step(key, state)`."""
     require_float64("a kernel on a manifold")

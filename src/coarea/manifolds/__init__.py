@@ -1,6 +1,8 @@
 """The posterior as a density on a manifold: the inputs that reproduce the data."""
 
 from coarea.manifolds.condition import condition as condition
+from coarea.manifolds.geodesics import Sphere as Sphere
+from coarea.manifolds.geodesics import Stiefel as Stiefel
 from coarea.manifolds.lifted import LiftedPosterior as LiftedPosterior
 from coarea.manifolds.manifold import Manifold as Manifold
 from coarea.manifolds.posterior import Posterior as Posterior

@@ -14,7 +14,8 @@ from coarea.generators import AbstractGenerator, Markov
 from coarea.manifolds.dense import Dense
 from coarea.manifolds.forced import TeacherForced
 from coarea.manifolds.lifted import LiftedPosterior, with_states
-from coarea.manifolds.posterior import Observation, Posterior
+from coarea.manifolds.observation import Observation, observe
+from coarea.manifolds.posterior import Posterior
 from coarea.manifolds.structure import Structure, choose_shape
 from coarea.manifolds.validation import check_derivatives, check_digits
 from coarea.precision import in_float64
@@ -57,20 +58,13 @@ def condition(
         raise ModelError(
             "args, kwargs and lift are for NumPyro models; a coarea generator has no arguments."
         )
-    if not isinstance(observed, Mapping) or not observed:
-        raise DataError("observed must be a dictionary from output names to values, not empty.")
     if structure == "markov" and not isinstance(model, Markov):
         raise ModelError("structure='markov' is for a coarea.Markov model: write the model as one.")
+    observations, outputs = observe(model, observed)
+    for observation in observations:
+        _check_real(observation.name, outputs[observation.name].dtype)
     u = model.inputs.example
-    outputs = _traced(model, u)
-    observations = tuple(
-        observation
-        for name, given in observed.items()
-        if (observation := _observation(name, given, outputs)).values.size
-    )
     N, M = sum(o.values.size for o in observations), model.inputs.size
-    if N == 0:
-        raise DataError("every observed value is masked: there is nothing to condition on.")
     if N >= M:
         raise DataError(
             f"{N} values are observed but there are only {M} random inputs, so the inputs that "
@@ -137,53 +131,14 @@ def _prior_draws(model, num=16):
     return jax.vmap(model.draw)(jax.random.split(jax.random.key(0), num))
 
 
-def _traced(model: AbstractGenerator, u) -> Mapping[str, jax.ShapeDtypeStruct]:
-    """The shapes of the outputs."""
-    try:
-        return jax.eval_shape(lambda u: model.outputs(u), u)
-    except TypeError as error:
-        if "float32" in str(error) and "float64" in str(error):
-            raise PrecisionError(
-                "the generator mixes float32 with the float64 of its inputs, most likely in an "
-                "array made by JAX outside of its function, where double precision is off. Make "
-                f"such arrays inside the function, or with NumPy. JAX says: {error}"
-            ) from error
-        raise
-
-
-def _observation(name: str, given: Any, outputs: Mapping[str, jax.ShapeDtypeStruct]) -> Observation:
-    if name not in outputs:
-        raise DataError(
-            f"{name!r} is not an output of the generator, whose outputs are {', '.join(outputs)}."
-        )
-    output = outputs[name]
-    if not jnp.issubdtype(output.dtype, jnp.floating):
+def _check_real(name: str, dtype) -> None:
+    if not jnp.issubdtype(dtype, jnp.floating):
         raise ModelError(
-            f"output {name!r} has dtype {output.dtype}, which has no derivative: only real-valued "
+            f"output {name!r} has dtype {dtype}, which has no derivative: only real-valued "
             "outputs can be conditioned on. Observe the continuous quantity behind it."
         )
-    if output.dtype != jnp.float64:
+    if dtype != jnp.float64:
         raise PrecisionError(
-            f"output {name!r} has dtype {output.dtype}: the generator casts to it. Exact "
+            f"output {name!r} has dtype {dtype}: the generator casts to it. Exact "
             "conditioning needs float64; let the computation follow the dtype of its inputs."
         )
-    data = np.ma.asarray(given)
-    if data.dtype.kind not in "fiub":
-        raise DataError(f"observed {name!r} is not real-valued, but has dtype {data.dtype}.")
-    data = data.astype(float)
-    if data.shape != output.shape:
-        raise DataError(
-            f"observed {name!r} has shape {data.shape}, but the generator's output {name!r} has "
-            f"shape {output.shape}."
-        )
-    missing = np.ma.getmaskarray(data).ravel()
-    values = np.asarray(data.data).ravel()[~missing]
-    if not np.all(np.isfinite(values)):
-        first = np.unravel_index(np.flatnonzero(~missing)[~np.isfinite(values)][0], data.shape)
-        raise DataError(
-            f"observed {name!r} has values that are not finite, the first at index "
-            f"{tuple(int(i) for i in first)}. If they are missing, mask them: "
-            "numpy.ma.masked_invalid(data)."
-        )
-    index = np.flatnonzero(~missing) if missing.any() else None
-    return Observation(name, output.shape, values, index)

@@ -5,26 +5,29 @@ the same determinant |JJᵀ|: the Jacobian of the one is a unit triangular matri
 other. So the steps decouple.
 """
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from coarea.generators import AbstractGenerator, Markov
+from coarea.generators import AbstractSimulator, Markov
 from coarea.generators.inputs import Inputs
 
 
-class TeacherForced(AbstractGenerator):
+class TeacherForced(AbstractSimulator):
     """Every state computed from the one that was seen before it."""
 
     model: Markov
     seen: Float[Array, "T ..."]
     inputs: Inputs
+    parameters: tuple[str, ...] | None = eqx.field(static=True)
 
     def __init__(self, model: Markov, seen):
-        self.model, self.seen, self.inputs = model, seen, model.inputs
+        self.model, self.seen = model, seen
+        self.inputs, self.parameters = model.inputs, model.parameters
 
-    def outputs(self, u):  # noqa: D102
-        model, values = self.model, self.inputs.values(u)
+    def outputs_of(self, values):  # noqa: D102
+        model = self.model
         s = {name: values[name] for name in model.shared.names}
         first = model.first_state(s, values.get("initial_noise"))
         seen = jnp.asarray(self.seen, first.dtype)

@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 from coarea.errors import ModelError
 from coarea.manifolds.dense import Dense
-from coarea.manifolds.target import AbstractTarget, Evaluation, in_own_units
+from coarea.manifolds.target import AbstractGeodesic, AbstractTarget, Evaluation, in_own_units
 from coarea.manifolds.validation import check_derivatives, check_digits
 from coarea.precision import in_float64
 
@@ -22,7 +22,8 @@ class Manifold(AbstractTarget):
 
     `log_density` is with respect to the manifold's own (Hausdorff) measure: zero everywhere means
     uniform by surface area. `point` is a point on the manifold or near it; both functions take
-    values of its structure, an array or a dictionary of arrays.
+    values of its structure, an array or a dictionary of arrays. Spheres and Stiefel manifolds,
+    whose `geodesic` has a closed form, are ready made: `coarea.manifolds.Sphere` and `Stiefel`.
 
     >>> import coarea as co, jax.numpy as jnp
     >>> sphere = co.Manifold(lambda x: x @ x - 1.0, lambda x: 3.0 * x[0], point=jnp.ones(3))
@@ -38,11 +39,20 @@ class Manifold(AbstractTarget):
     _extent: np.ndarray
     _scale: np.ndarray
     units: Array | None
+    geodesic: AbstractGeodesic | None
 
     @in_float64
-    def __init__(self, constraint: Callable, log_density: Callable, *, point: Any):
+    def __init__(
+        self,
+        constraint: Callable,
+        log_density: Callable,
+        *,
+        point: Any,
+        geodesic: AbstractGeodesic | None = None,
+    ):
         self.constraint = constraint
         self.log_density = log_density
+        self.geodesic = geodesic
         self.point = _as_arrays(point)
         self.units = None
         flat = self._flat_point
@@ -101,6 +111,11 @@ class Manifold(AbstractTarget):
     @property
     def normals(self):  # noqa: D102
         return np.zeros(self.num_inputs, dtype=bool)
+
+    @property
+    def closed_form(self):
+        """As given, for points in their own units: in others the manifold is another one."""
+        return self.geodesic if self.units is None else None
 
     @property
     def is_cheap(self):  # noqa: D102

@@ -10,35 +10,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from coarea.generators import AbstractGenerator
+from coarea.manifolds.observation import Observation, as_given, unobserved
 from coarea.manifolds.target import AbstractShape, AbstractTarget, Evaluation, in_own_units
-
-
-class Observation(eqx.Module):
-    """The observed values of one output; `index` picks them where others are missing."""
-
-    name: str = eqx.field(static=True)
-    shape: tuple[int, ...] = eqx.field(static=True)
-    values: np.ndarray
-    index: np.ndarray | None
-
-    def residual(self, output: Array) -> Float[Array, " n"]:
-        """Computed minus observed, missing values left out."""
-        computed = output.ravel()
-        if self.index is not None:
-            computed = computed[self.index]
-        return computed - self.values.astype(computed.dtype)
-
-    def as_given(self) -> np.ma.MaskedArray:
-        """The data in their own shape, missing values masked."""
-        whole = np.ma.masked_all(self.shape, dtype=float)
-        whole.reshape(-1)[slice(None) if self.index is None else self.index] = self.values
-        return whole
-
-    def describe(self, constraint: int) -> str:
-        """The name of one observed element."""
-        flat = constraint if self.index is None else int(self.index[constraint])
-        place = ", ".join(str(int(i)) for i in np.unravel_index(flat, self.shape))
-        return f"{self.name}[{place}]" if place else self.name
 
 
 class Posterior(AbstractTarget):
@@ -73,8 +46,8 @@ class Posterior(AbstractTarget):
     @property
     def observed(self) -> Mapping[str, np.ma.MaskedArray]:
         """The data by name, missing values masked."""
-        exact = {o.name: o.as_given() for o in self.observations}
-        return exact | {name: np.ma.asarray(x) for name, x in self.generator.given.items()}
+        likelihoods = {name: np.ma.asarray(x) for name, x in self.generator.given.items()}
+        return as_given(self.observations) | likelihoods
 
     @property
     def is_cheap(self):  # noqa: D102
@@ -109,8 +82,7 @@ class Posterior(AbstractTarget):
 
     def latents(self, u):
         """The outputs that were not observed, or only in part."""
-        whole = {o.name for o in self.observations if o.index is None}
-        return {k: v for k, v in self._outputs(u).items() if k not in whole}
+        return unobserved(self._outputs(u), self.observations)
 
     def inputs(self, u):  # noqa: D102
         return self.generator.inputs.values(in_own_units(u, self.units))

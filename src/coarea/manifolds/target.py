@@ -79,6 +79,25 @@ class Evaluation(NamedTuple):
     gradient: Float[Array, " M"]
 
 
+class AbstractGeodesic(eqx.Module):
+    """Free motion on a manifold, exactly (Byrne & Girolami 2013)."""
+
+    @property
+    @abstractmethod
+    def quarter_turn(self) -> float:
+        """About the time in which free motion has gone furthest."""
+
+    @abstractmethod
+    def project(self, u: Float[Array, " M"], p: Float[Array, " M"]) -> Float[Array, " M"]:
+        """The part of p that is tangent to the manifold at u."""
+
+    @abstractmethod
+    def move(
+        self, u: Float[Array, " M"], p: Float[Array, " M"], tau: Float[Array, ""]
+    ) -> tuple[Float[Array, " M"], Float[Array, " M"]]:
+        """Position and momentum after a time τ, without a drift away from the manifold."""
+
+
 class AbstractTarget(eqx.Module):
     """A density on the manifold {u : residual(u) = 0}, with respect to its Hausdorff measure."""
 
@@ -115,6 +134,11 @@ class AbstractTarget(eqx.Module):
     @abstractmethod
     def chains_together(self, num_chains: int) -> int:
         """How many of the chains are best run as one vectorised group on a CPU."""
+
+    @property
+    def closed_form(self) -> AbstractGeodesic | None:
+        """Free motion on the manifold where it has a closed form: then no equations are solved."""
+        return None
 
     @property
     def geodesic_steps(self) -> int:

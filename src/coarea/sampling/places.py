@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from coarea.errors import SettingError
-from coarea.manifolds import AbstractTarget
 from coarea.sampling.start import ChainKeys, chain_keys
 
 Devices: TypeAlias = str | Sequence[Any] | Any | None  # Any: a jax.Device
@@ -43,11 +42,13 @@ class Place(NamedTuple):
         return jax.tree.map(lambda x: jax.device_put(np.asarray(x)[mine], self.device), rows)
 
 
-def places_for(target: AbstractTarget, num_chains: int, devices: Devices) -> list[Place]:
-    """The places for chains 0, 1, … on the devices asked for, or on JAX's default ones."""
+def places_for(num_chains: int, together: int, devices: Devices) -> list[Place]:
+    """The places for chains 0, 1, … on the devices asked for, or on JAX's default ones.
+
+    On a CPU as many as are best run `together` share one.
+    """
     found = _devices(devices)
     if found[0].platform == "cpu":
-        together = target.chains_together(num_chains)
         found = found[:1]  # virtual CPU devices share the cores, which the threads fill
         num_groups = math.ceil(num_chains / together)
     else:

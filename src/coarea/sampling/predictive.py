@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from coarea.errors import DataError, ModelError
-from coarea.generators import Generator, Markov
+from coarea.generators import AbstractSimulator
 from coarea.precision import in_float64
 from coarea.sampling.settings import one_blas_thread
 
@@ -23,7 +23,7 @@ _BATCH = 256
 
 @in_float64
 def predictive(
-    model: Generator | Markov | Callable,
+    model: AbstractSimulator | Callable,
     draws: "DataTree",
     key: Key[Array, ""],
     *,
@@ -46,7 +46,7 @@ def predictive(
     """
     import arviz_base
 
-    if isinstance(model, Generator | Markov):
+    if isinstance(model, AbstractSimulator):
         if args or kwargs:
             raise ModelError("args and kwargs are for NumPyro models.")
         found = _of_generator(model, draws, key)
@@ -64,7 +64,7 @@ def predictive(
     return result
 
 
-def _of_generator(model: Generator | Markov, draws: "DataTree", key) -> dict[str, np.ndarray]:
+def _of_generator(model: AbstractSimulator, draws: "DataTree", key) -> dict[str, np.ndarray]:
     if "inputs" not in draws.children:
         raise DataError(
             "the draws do not have the random inputs, from which a coarea model computes its "

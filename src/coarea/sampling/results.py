@@ -1,6 +1,6 @@
 """The draws as ArviZ data: an `xarray.DataTree` with the groups and names ArviZ expects."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coarea.manifolds import AbstractTarget, LiftedPosterior, Posterior
-from coarea.sampling.chains import Block, Ended
+from coarea.sampling.chains import Block
+from coarea.sampling.transitions import Ended
 from coarea.sampling.warmup import Learnt
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ T = TypeVar("T")
 def gather(groups: Sequence[Sequence[Block]], chains: int) -> Block:
     """All blocks of all groups as one, axes (chain, draw, …), cut to the shortest chain."""
     whole = [jax.tree.map(lambda *x: np.concatenate(x, axis=1), *blocks) for blocks in groups]
-    shortest = min(group.stats.lp.shape[1] for group in whole)
+    shortest = min(group.stats.acceptance_rate.shape[1] for group in whole)
     return jax.tree.map(
         lambda *x: np.concatenate([part[:, :shortest] for part in x])[:chains], *whole
     )
@@ -48,18 +48,15 @@ def ended(draws: "DataTree") -> Ended:
 
 
 def as_datatree(
-    target: AbstractTarget, block: Block, ends: Ended, attributes: dict[str, Any]
+    block: Block, observed: Mapping[str, np.ma.MaskedArray] | None, attributes: dict[str, Any]
 ) -> "DataTree":
-    """Latents, sample statistics, what was adapted, data and, if kept, inputs."""
+    """Latents, sample statistics, data and, if kept, inputs, in ArviZ's groups."""
     import arviz_base
-    import xarray as xr
 
-    data: dict[str, dict[str, Any]] = {
-        "posterior": dict(block.latents),
-        "sample_stats": block.stats._asdict(),
-    }
-    if isinstance(target, Posterior | LiftedPosterior):
-        data["observed_data"] = {k: v.filled(np.nan) for k, v in target.observed.items()}
+    stats = {name: x for name, x in block.stats._asdict().items() if x is not None}
+    data: dict[str, dict[str, Any]] = {"posterior": dict(block.latents), "sample_stats": stats}
+    if observed is not None:
+        data["observed_data"] = {name: x.filled(np.nan) for name, x in observed.items()}
     if block.inputs is not None:
         data["inputs"] = dict(block.inputs)
     about = {
@@ -67,9 +64,15 @@ def as_datatree(
         "inference_library_version": version("coarea"),
         **attributes,
     }
-    result = arviz_base.from_dict(
+    return arviz_base.from_dict(
         data, sample_dims=["chain", "draw"], attrs={"/": about, "posterior": about}
     )
+
+
+def with_ends(result: "DataTree", ends: Ended) -> "DataTree":
+    """The draws, and how their chains ended."""
+    import xarray as xr
+
     assert ends.learnt is not None
     adapted = {"position": ends.position, **ends.learnt._asdict()}
     result[_ADAPTED] = xr.DataTree(

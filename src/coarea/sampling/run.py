@@ -3,18 +3,21 @@
 import contextlib
 import os
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coarea.manifolds import AbstractTarget
+from coarea.errors import SamplingWarning
 from coarea.precision import Precision, computing_in
-from coarea.sampling.chains import Block, Chain, Plan, advance
+from coarea.sampling.chains import AbstractProgram, Block, advance
 from coarea.sampling.places import Place
 from coarea.sampling.progress import Report
+from coarea.sampling.results import gather
 
 # Long enough that starting a block costs nothing, short enough for progress to be seen.
 _SECONDS_PER_BLOCK = 0.2
@@ -23,10 +26,9 @@ _SECONDS_PER_BLOCK = 0.2
 class Group:
     """Chains that advance together, and what they have brought so far."""
 
-    def __init__(self, place: Place, chains: Chain, warmup: int, draws: int, longest_block: int):
+    def __init__(self, place: Place, chains: Any, warmup: int, draws: int):
         self.place = place
         self.chains = chains
-        self._longest_block = longest_block
         self.blocks: list[Block] = []
         self._warmup, self._total = warmup, warmup + draws
         self._done, self._count = 0, 1
@@ -36,25 +38,25 @@ class Group:
         """Whether all transitions are done."""
         return self._done == self._total
 
-    def advance(self, plan: Plan, target: AbstractTarget) -> Report:
+    def advance(self, program: AbstractProgram) -> Report:
         """Run one block; its length follows the pace of the last one."""
         is_warmup = self._done < self._warmup
         count = min(self._count, (self._warmup if is_warmup else self._total) - self._done)
         began = time.perf_counter()
         chains, block = jax.block_until_ready(
-            advance(plan, target, self.chains, jnp.asarray(self._done), jnp.asarray(count))
+            advance(program, self.chains, jnp.asarray(self._done), jnp.asarray(count))
         )
         pace = (time.perf_counter() - began) / count
-        self._count = int(np.clip(_SECONDS_PER_BLOCK / pace, 1, self._longest_block))
+        self._count = int(np.clip(_SECONDS_PER_BLOCK / pace, 1, program.longest_block))
         self._done += count
         self.chains = chains
         if not is_warmup:
             # A copy: a view of a short block would keep the whole buffer alive.
             kept = jax.tree.map(lambda x: np.asarray(x)[:, :count].copy(), block)
             self.blocks.append(kept)
-        stats = jax.tree.map(lambda x: np.asarray(x)[:, :count], block.stats)
-        rates = stats.acceptance_rate
-        failed = stats.convergence_error | stats.non_reversible_step
+        rates, failed = (
+            np.asarray(x)[:, :count] for x in (block.stats.acceptance_rate, block.stats.diverging)
+        )
         return Report(is_warmup, rates.size, float(np.sum(rates)), int(np.sum(failed)))
 
 
@@ -65,13 +67,32 @@ def num_cores() -> int:
     return os.cpu_count() or 1
 
 
-def run_groups(
+def draw(
+    program: AbstractProgram,
     groups: Sequence[Group],
-    plan: Plan,
-    target: AbstractTarget,
+    chains: int,
+    draws: int,
     precision: Precision,
     report: Callable[[Report], None],
-) -> bool:
+) -> tuple[Block, list[Group]]:
+    """All draws of all groups, and the groups that brought some: all, unless Ctrl-C was pressed."""
+    complete = _run(program, groups, precision, report)
+    drawn = [group for group in groups if group.blocks]
+    if not drawn:
+        raise KeyboardInterrupt("interrupted during warm-up: no draw had been made yet.")
+    block = gather([group.blocks for group in drawn], chains)
+    if not complete:
+        num_chains, num_draws = block.stats.acceptance_rate.shape
+        warnings.warn(
+            f"interrupted: {num_draws} of {draws} draws from {num_chains} of {chains} chains are "
+            "returned.",
+            SamplingWarning,
+            stacklevel=3,
+        )
+    return block, drawn
+
+
+def _run(program, groups, precision, report) -> bool:
     """Advance all groups in turn until each has its draws. False if interrupted by Ctrl-C.
 
     An interrupt lets the blocks that are under way finish; their draws are kept.
@@ -79,7 +100,7 @@ def run_groups(
 
     def work(group: Group) -> Report:
         with computing_in(precision), group.place.active():
-            return group.advance(plan, target)
+            return group.advance(program)
 
     pending: dict[Future, Group] = {}
     with ThreadPoolExecutor(min(num_cores(), len(groups))) as pool:

@@ -13,15 +13,16 @@ from coarea.diagnostics import diagnose
 from coarea.errors import DataError, SamplingWarning, SettingError
 from coarea.kernels import NUTS
 from coarea.kernels.kernel import AbstractKernel
-from coarea.manifolds import AbstractTarget
+from coarea.manifolds import AbstractTarget, LiftedPosterior, Posterior
 from coarea.precision import Precision, computing_in
-from coarea.sampling.chains import Ended, Plan, begin, end, kept_of, longest_block
+from coarea.sampling.chains import longest_block
 from coarea.sampling.places import Devices, places_for
 from coarea.sampling.progress import Display
-from coarea.sampling.results import as_datatree, ended, gather, is_result, joined
-from coarea.sampling.run import Group, run_groups
+from coarea.sampling.results import as_datatree, ended, is_result, joined, with_ends
+from coarea.sampling.run import Group, draw
 from coarea.sampling.settings import check_count, check_target, one_blas_thread
 from coarea.sampling.start import check_given, check_starts, improve, search
+from coarea.sampling.transitions import Ended, Exact, Plan, begin, end, kept_of
 from coarea.sampling.warmup import Warmup
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def sample(
     _check(target, draws, warmup, chains, seed, kernel, start, keep)
     with computing_in(precision):
         size = _kept_size(target, keep)
-    places = places_for(target, chains, devices)
+    places = places_for(chains, target.chains_together(chains), devices)
     began = time.perf_counter()
     with (
         computing_in(precision),
@@ -73,24 +74,18 @@ def sample(
     ):
         starts = _starts(target, places, seed, start, chains, kernel)
         display.compiling()
-        longest = longest_block(size, len(places[0].chains))
-        plan = plan_for(target, kernel, warmup, keep == "inputs", longest)
-        groups = _groups(plan, target, places, seed, starts, warmup, draws)
-        complete = run_groups(groups, plan, target, precision, display.update)
-        drawn = [group for group in groups if group.blocks]
-        if not drawn:
-            raise KeyboardInterrupt("interrupted during warm-up: no draw had been made yet.")
-        block = gather([group.blocks for group in drawn], chains)
-        ends = joined([end(plan, group.chains) for group in drawn], chains)
-    if not complete:
-        warnings.warn(
-            f"interrupted: {block.stats.lp.shape[1]} of {draws} draws from "
-            f"{block.stats.lp.shape[0]} of {chains} chains are returned.",
-            SamplingWarning,
-            stacklevel=2,
+        program = Exact(
+            plan=plan_for(target, kernel, warmup),
+            target=target,
+            keep_inputs=keep == "inputs",
+            longest_block=longest_block(size, len(places[0].chains)),
         )
+        groups = _groups(program, places, seed, starts, warmup, draws)
+        block, drawn = draw(program, groups, chains, draws, precision, display.update)
+        ends = joined([end(program.plan, group.chains) for group in drawn], chains)
     about = {"seed": seed, "tuning_steps": warmup, "sampling_time": time.perf_counter() - began}
-    result = as_datatree(target, block, ends, about)
+    observed = target.observed if isinstance(target, Posterior | LiftedPosterior) else None
+    result = with_ends(as_datatree(block, observed, about), ends)
     if problems := diagnose(result).problems:
         warnings.warn(
             f"{' '.join(problem.seen for problem in problems)} "
@@ -119,23 +114,17 @@ def _starts(target, places, seed, given, chains, kernel) -> list[Ended]:
     return [Ended(start.u, None) for start in found]
 
 
-def _groups(plan, target, places, seed, starts, warmup, draws) -> list[Group]:
+def _groups(program: Exact, places, seed, starts, warmup, draws) -> list[Group]:
     groups = []
     for place, (u, learnt) in zip(places, starts, strict=True):
         with place.active():
-            chains = begin(plan, target, place.keys(seed).run, u, learnt)
-        groups.append(Group(place, chains, warmup, draws, plan.longest_block))
+            chains = begin(program.plan, program.target, place.keys(seed).run, u, learnt)
+        groups.append(Group(place, chains, warmup, draws))
     return groups
 
 
-def plan_for(
-    target: AbstractTarget,
-    kernel: AbstractKernel,
-    warmup: int,
-    keep_inputs: bool = False,
-    longest_block: int = 1,
-) -> Plan:
-    """The settings of a run, as they enter the program that is compiled for it."""
+def plan_for(target: AbstractTarget, kernel: AbstractKernel, warmup: int) -> Plan:
+    """The kernel and its tuning, as they enter the program that is compiled."""
     adapts_units = kernel.mass == "diagonal"
     if adapts_units:
         target = target.in_units(jnp.ones(target.num_inputs))
@@ -150,8 +139,6 @@ def plan_for(
             adapts_units,
         ),
         None if kernel.step_size is None else jnp.asarray(kernel.step_size, float),
-        keep_inputs,
-        longest_block,
     )
 
 

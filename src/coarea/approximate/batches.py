@@ -1,0 +1,78 @@
+"""Many independent simulations, in batches, a thread for each core."""
+
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from coarea.precision import computing_in
+from coarea.sampling.run import num_cores
+from coarea.sampling.settings import one_blas_thread
+
+# Numbers that a batch of simulations draws: they stay in a core's cache.
+_NUMBERS = 2**17
+
+
+def batch_size(num_inputs: int) -> int:
+    """How many simulations of so many inputs to make at once."""
+    if jax.default_backend() != "cpu":
+        return max(1, 2**26 // num_inputs)
+    return max(1, min(4096, _NUMBERS // num_inputs))
+
+
+@eqx.filter_jit
+def _vectorised(function, rows):
+    return jax.vmap(function)(rows)
+
+
+def map_batches(
+    function: Callable[[Any], Any],
+    rows: Any,
+    batch: int,
+    each: Callable[[Any, slice], None] | None = None,
+) -> tuple[Any, int]:
+    """`function` of each row, as NumPy arrays, and of how many rows before Ctrl-C, if pressed.
+
+    `function` is a pytree with arrays for what changes (a bound method of a module), so that it is
+    compiled once. With `each`, results are handed to it batch by batch, in order, and not kept.
+    """
+    count = jax.tree.leaves(rows)[0].shape[0]
+    batch = min(batch, count)
+    kept = []
+
+    def work(first):
+        # The last batch reaches back, so that all have one size and need one program.
+        start = min(first, count - batch)
+        part = jax.tree.map(lambda x: x[start : start + batch], rows)
+        with computing_in("float64"):
+            found = _vectorised(function, part)
+        return jax.tree.map(lambda x: np.asarray(x)[first - start :], found)
+
+    done = 0
+    firsts = range(0, count, batch)
+    with one_blas_thread(), ThreadPoolExecutor(num_cores()) as pool:
+        try:
+            # The first batch compiles the program; the others then find it ready.
+            pending = deque([pool.submit(work, 0)])
+            pending[0].result()
+            pending.extend(pool.submit(work, first) for first in firsts[1:])
+            for first in firsts:
+                found = pending.popleft().result()
+                done = min(first + batch, count)
+                if each is None:
+                    kept.append(found)
+                else:
+                    each(found, slice(first, done))
+        except KeyboardInterrupt:
+            with contextlib.suppress(KeyboardInterrupt):
+                pool.shutdown(cancel_futures=True)
+            if not done:
+                raise
+    if each is not None:
+        return None, done
+    return jax.tree.map(lambda *x: np.concatenate(x), *kept), done

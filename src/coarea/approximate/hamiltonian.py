@@ -1,0 +1,154 @@
+"""Hamiltonian ABC: gradients of a synthetic likelihood, with common random numbers."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from coarea.approximate.method import AbstractMethod, Options, Run, run_chains
+from coarea.approximate.softened import Directed, Softened, soften
+from coarea.approximate.trajectories import Follower, Trajectories, best_parameters
+from coarea.errors import SettingError
+from coarea.kernels.kernel import check_positive_count, step_range
+from coarea.precision import in_float64
+
+if TYPE_CHECKING:
+    from xarray import DataTree
+
+
+@in_float64
+def hamiltonian(
+    model: Any,
+    observed: Mapping[str, Any],
+    *,
+    epsilon: float = 0.0,
+    simulations: int = 10,
+    num_steps: int | tuple[int, int] = (5, 15),
+    step_size: float | None = None,
+    **run: Unpack[Run],
+) -> "DataTree":
+    """Hamiltonian ABC (Meeds, Leenders & Welling 2015) of a directed model's parameters.
+
+    The likelihood is taken to be normal, with independent elements whose means and variances (to
+    which ε² is added) come from `simulations` runs of the model. Their random seed is part of the
+    state: a trajectory of `num_steps` leapfrog steps follows the gradient with all random numbers
+    in common, and is accepted or rejected; in between a new seed is proposed. (The authors leave
+    trajectories uncorrected.) It needs derivatives, and is the right tool for many parameters and
+    data that are, or are summarised into, nearly normal and uncorrelated statistics
+    (`model.summarise`); elsewhere the normal approximation decides the result, and its error does
+    not vanish with more simulations. Further options are those of `coarea.sample`; a row of `start`
+    has the coordinates of the parameters.
+
+    >>> import coarea as co
+    >>> model = co.Generator(
+    ...     lambda u: {"z": u["z"], "y": u["z"] + u["n"]}, {"z": (), "n": ()}, parameters=["z"]
+    ... )
+    >>> draws = co.approximate.hamiltonian(model, {"y": 1.0}, draws=200, chains=2)
+    >>> draws.posterior["z"].shape
+    (2, 200)
+    """
+    options = Options(**run)
+    check_positive_count("simulations", simulations)
+    if simulations < 2:
+        raise SettingError("simulations=1: a variance needs two or more.")
+    directed = Directed(model, "hamiltonian")
+    # With no tolerance at all the simulations' own spread is all that softens the data.
+    target = soften(model, observed, 1.0 if epsilon == 0 else epsilon, "gaussian")
+    target = replace(target, epsilon=jnp.asarray(float(epsilon)))
+    synthetic = Synthetic(target, directed, simulations)
+    method = CommonNumbers(target, synthetic, step_range(num_steps), step_size, options.warmup)
+    starts = options.given_starts(directed.places.size)
+    if starts is None:
+        fixed = FixedSeed(synthetic, jax.random.key(options.seed))
+        starts = best_parameters(fixed, directed, options)
+    return run_chains(
+        method,
+        starts,
+        options,
+        "Hamiltonian ABC",
+        method.burn_in,
+        epsilon=epsilon,
+        simulations=simulations,
+    )
+
+
+class Synthetic(eqx.Module):
+    """A normal likelihood whose moments are estimated from simulations, all from one seed."""
+
+    target: Softened
+    directed: Directed
+    simulations: int = eqx.field(static=True)
+
+    def log_likelihood(self, z: Float[Array, " d"], seed: Key[Array, ""]) -> Float[Array, ""]:
+        """With equal seeds a smooth function of z: the random numbers are common to all z."""
+        keys = jax.random.split(seed, self.simulations)
+        u = jax.vmap(lambda key: self.directed.simulated(key, z))(keys)
+        residual = jax.vmap(self.target.residual)(u)
+        mean = jnp.mean(residual, axis=0)
+        variance = jnp.var(residual, axis=0, ddof=1) + self.target.epsilon**2
+        normal = -0.5 * jnp.sum(mean**2 / variance + jnp.log(2 * jnp.pi * variance))
+        model = self.target.model
+        factors = jax.vmap(lambda u: model.log_density(u) - model.inputs.log_density(u))(u)
+        return normal + jax.nn.logsumexp(factors) - jnp.log(self.simulations)
+
+
+class FixedSeed(eqx.Module):
+    """The synthetic posterior with one seed for all parameters."""
+
+    synthetic: Synthetic
+    seed: Key[Array, ""]
+
+    def log_density(self, z: Float[Array, " d"]) -> Float[Array, ""]:
+        """The log density given the seed."""
+        return self.synthetic.directed.prior.log_density(z) + self.synthetic.log_likelihood(
+            z, self.seed
+        )
+
+
+class Seeded(NamedTuple):
+    """The seed of all simulations, and a chain of HMC given it."""
+
+    seed: Key[Array, ""]
+    follower: Follower
+
+
+class CommonNumbers(AbstractMethod):
+    """HMC of the parameters given the seed of their simulations, and Metropolis steps of that."""
+
+    target: Softened
+    synthetic: Synthetic
+    num_steps: tuple[int, int] = eqx.field(static=True)
+    step_size: float | None
+    warmup: int = eqx.field(static=True)
+
+    def __check_init__(self):
+        self._given(jax.random.key(0))  # which checks the settings
+
+    def _given(self, seed) -> Trajectories:
+        density = FixedSeed(self.synthetic, seed)
+        return Trajectories(density, self.num_steps, self.step_size, self.warmup)
+
+    @property
+    def burn_in(self) -> int:
+        """Transitions to leave out after `init`."""
+        return self._given(jax.random.key(0)).burn_in
+
+    def init(self, key, u):  # noqa: D102
+        seed, key = jax.random.split(key)
+        return Seeded(seed, self._given(seed).init(key, u))
+
+    def step(self, key, state: Seeded, number):  # noqa: D102
+        other, accept_key, move_key, show_key = jax.random.split(key, 4)
+        follower = state.follower
+        there = self._given(other).at(follower.state.position)
+        log_ratio = there.logdensity - follower.state.logdensity
+        changes = jnp.log(jax.random.uniform(accept_key)) < log_ratio
+        seed = jnp.where(changes, other, state.seed)
+        at = jax.tree.map(lambda a, b: jnp.where(changes, a, b), there, follower.state)
+        follower, z, stats = self._given(seed).step(move_key, follower._replace(state=at), number)
+        u = self.synthetic.directed.simulated(show_key, z)
+        return Seeded(seed, follower), u, stats._replace(distance=self.target.distance(u))

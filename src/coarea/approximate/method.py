@@ -1,0 +1,196 @@
+"""Running chains of an approximate method: the same driver and the same results as `sample`."""
+
+import time
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypedDict
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, Key
+
+from coarea.errors import SettingError
+from coarea.sampling.chains import AbstractProgram, Block, for_each_chain, longest_block
+from coarea.sampling.places import Devices, places_for
+from coarea.sampling.progress import Display
+from coarea.sampling.results import as_datatree
+from coarea.sampling.run import Group, draw
+from coarea.sampling.settings import check_count, one_blas_thread
+
+if TYPE_CHECKING:
+    from xarray import DataTree
+
+# Chains that a CPU's core runs as one vectorised group.
+_TOGETHER = 8
+
+
+class Stats(NamedTuple):
+    """What is recorded of a transition; None for what a method does not have."""
+
+    acceptance_rate: Float[Array, ""]
+    diverging: Bool[Array, ""]
+    lp: Float[Array, ""]
+    n_steps: Int[Array, ""]
+    energy: Float[Array, ""] | None = None
+    step_size: Float[Array, ""] | None = None
+    distance: Float[Array, ""] | None = None
+
+
+class Density(Protocol):
+    """What chains move in: the meaning of a position."""
+
+    @property
+    def num_inputs(self) -> int:
+        """How long a position is."""
+        ...
+
+    @property
+    def observed(self) -> Mapping[str, np.ma.MaskedArray]:
+        """The data by name."""
+        ...
+
+    def latents(self, u: Array) -> dict[str, Array]:
+        """What a user wants to know of a position, by name."""
+        ...
+
+    def inputs(self, u: Array) -> dict[str, Array]:
+        """The position itself, by name."""
+        ...
+
+
+class AbstractMethod(eqx.Module):
+    """A Markov kernel, after BlackJAX's contract, that may learn in its first transitions."""
+
+    target: eqx.AbstractVar[Any]  # a Density
+
+    @abstractmethod
+    def init(self, key: Key[Array, ""], u: Float[Array, " M"]) -> Any:
+        """The state of a chain at u."""
+
+    @abstractmethod
+    def step(
+        self, key: Key[Array, ""], state: Any, number: Int[Array, ""]
+    ) -> tuple[Any, Float[Array, " M"], Stats]:
+        """The next state, its position, and how the transition, by its number from 0, went."""
+
+
+class Run(TypedDict, total=False):
+    """The options that every method with chains has, as those of `coarea.sample`."""
+
+    draws: int
+    warmup: int
+    chains: int
+    seed: int
+    start: ArrayLike | None
+    keep: Literal["inputs"] | None
+    devices: Devices
+    progress: bool
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of a run, those not given filled in."""
+
+    draws: int = 1000
+    warmup: int = 500
+    chains: int = 4
+    seed: int = 0
+    start: ArrayLike | None = None
+    keep: Literal["inputs"] | None = None
+    devices: Devices = None
+    progress: bool = True
+
+    def __post_init__(self):
+        for name, least in (("draws", 1), ("warmup", 0), ("chains", 1), ("seed", 0)):
+            check_count(name, getattr(self, name), least)
+        check_keep(self.keep)
+
+    def given_starts(self, size: int) -> np.ndarray | None:
+        """The user's start points, one for each chain."""
+        if self.start is None:
+            return None
+        u = np.asarray(self.start, dtype=float)
+        if u.shape != (self.chains, size) or not np.all(np.isfinite(u)):
+            raise SettingError(
+                f"start has shape {u.shape}; {self.chains} chains need a row each of {size} finite "
+                "numbers."
+            )
+        return u
+
+
+def check_keep(keep: Any) -> None:
+    """Refuse what cannot be kept."""
+    if keep not in (None, "inputs"):
+        raise SettingError(f"keep={keep!r}: choose 'inputs' or None.")
+
+
+class Chain(NamedTuple):
+    """What a chain carries from one block to the next."""
+
+    key: Key[Array, ""]
+    state: Any
+
+
+class Approximate(AbstractProgram):
+    """Draws by an approximate method."""
+
+    method: AbstractMethod
+    keep_inputs: bool = eqx.field(static=True)
+    longest_block: int = eqx.field(static=True)
+
+    def draw(self, chain: Chain, number):  # noqa: D102
+        key = jax.random.fold_in(chain.key, number)
+        state, u, stats = self.method.step(key, chain.state, number)
+        target = self.method.target
+        kept = Block(target.latents(u), target.inputs(u) if self.keep_inputs else None, stats)
+        return Chain(chain.key, state), kept
+
+
+def run_chains(
+    method: AbstractMethod,
+    starts: Float[np.ndarray, "chains M"],
+    options: Options,
+    name: str,
+    warmup: int,
+    **about: Any,
+) -> "DataTree":
+    """Chains from their starts, by the method called `name`, as ArviZ data."""
+    began = time.perf_counter()
+    places = places_for(options.chains, min(options.chains, _TOGETHER), options.devices)
+    total = (warmup + options.draws) * sum(len(place.chains) for place in places)
+    target: Density = method.target
+    u = jax.ShapeDtypeStruct((target.num_inputs,), float)
+    size = sum(x.size for x in jax.tree.leaves(jax.eval_shape(target.latents, u)))
+    with one_blas_thread(), Display(options.progress, total) as display:
+        display.compiling()
+        keep_inputs = options.keep == "inputs"
+        program = Approximate(
+            method=method,
+            keep_inputs=keep_inputs,
+            longest_block=longest_block(
+                size + keep_inputs * target.num_inputs, len(places[0].chains)
+            ),
+        )
+        groups = []
+        for place in places:
+            with place.active():
+                chains = _begin(method, place.keys(options.seed), place.put(starts))
+            groups.append(Group(place, chains, warmup, options.draws))
+        block, _ = draw(program, groups, options.chains, options.draws, "float64", display.update)
+    about = {
+        "method": name,
+        "seed": options.seed,
+        "tuning_steps": options.warmup,
+        "sampling_time": time.perf_counter() - began,
+        **about,
+    }
+    return as_datatree(block, target.observed, about)
+
+
+@eqx.filter_jit
+def _begin(method: AbstractMethod, keys, u) -> Chain:
+    return for_each_chain(lambda start, run, u: Chain(run, method.init(start, u)))(
+        keys.start, keys.run, u
+    )

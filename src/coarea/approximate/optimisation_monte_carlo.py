@@ -1,0 +1,135 @@
+"""Optimisation Monte Carlo: for each draw of the noise, the parameters that fit the data best."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optimistix as optx
+from jaxtyping import Array, Bool, Float, Key
+
+from coarea.approximate.batches import batch_size, map_batches
+from coarea.approximate.method import check_keep
+from coarea.approximate.results import accepted, nothing_accepted, warn_if_interrupted
+from coarea.approximate.softened import Closeness, Directed, Softened, soften
+from coarea.errors import SettingError
+from coarea.precision import in_float64
+from coarea.sampling.settings import check_count
+
+if TYPE_CHECKING:
+    from xarray import DataTree
+
+_MOST_STEPS = 100
+
+
+@in_float64
+def optimisation_monte_carlo(
+    model: Any,
+    observed: Mapping[str, Any],
+    *,
+    epsilon: float,
+    simulations: int = 1000,
+    kernel: Closeness = "uniform",
+    seed: int = 0,
+    keep: Literal["inputs"] | None = None,
+) -> "DataTree":
+    """Optimisation Monte Carlo (Meeds & Welling 2015) of a directed model's parameters.
+
+    For each of `simulations` draws of the noise, Levenberg–Marquardt from a prior draw looks for
+    the parameters whose simulation comes closest to the data. Those that come within `epsilon` are
+    kept, weighted by prior density over √|JᵀJ|, J the derivative of the simulation by the
+    parameters: `sample_stats["weight"]`; the attributes count what was accepted, and say what the
+    weights leave of it (`effective_size`). It is the right tool where there are about as many
+    observed values or summary statistics as parameters. With more, most draws of the noise fit for
+    no parameters; with several solutions it finds one of them. As ε falls it does not become exact
+    unless both numbers are equal.
+
+    >>> import coarea as co
+    >>> model = co.Generator(
+    ...     lambda u: {"z": u["z"], "y": u["z"] + u["n"]}, {"z": (), "n": ()}, parameters=["z"]
+    ... )
+    >>> draws = co.approximate.optimisation_monte_carlo(model, {"y": 1.0}, epsilon=1e-6)
+    >>> co.approximate.resample(draws, 500).posterior["z"].shape
+    (1, 500)
+    """
+    check_count("simulations", simulations, 1)
+    check_count("seed", seed, 0)
+    check_keep(keep)
+    target = soften(model, observed, epsilon, kernel)
+    directed = Directed(model, "optimisation_monte_carlo")
+    if target.num_observed < directed.places.size:
+        raise SettingError(
+            f"{target.num_observed} observed values do not determine {directed.places.size} "
+            "parameters, so that for each noise many fit: observe as many, or use "
+            "elliptical_slice."
+        )
+    fits = Fits(target, directed, jax.random.key(seed))
+    found, done = map_batches(
+        fits.fit, np.arange(simulations), max(1, batch_size(target.num_inputs) // 4)
+    )
+    warn_if_interrupted(done, simulations)
+    fitted: Fit = found
+    well = np.isfinite(fitted.log_weight)
+    if not np.any(well):
+        raise nothing_accepted(float(np.min(fitted.distance)), done, target)
+    kept = jax.tree.map(lambda x: x[well], fitted)
+    about = {
+        "method": "optimisation Monte Carlo",
+        "seed": seed,
+        "simulations": done,
+        "optimisations_that_failed": int(np.sum(~fitted.converged)),
+    }
+    return accepted(target, kept.u, kept.latents, kept.distance, kept.log_weight, keep, about)
+
+
+class Fit(NamedTuple):
+    """The best parameters for one noise, with that noise; the log of their weight, or −∞."""
+
+    u: Float[Array, " M"]
+    latents: dict[str, Array]
+    distance: Float[Array, ""]
+    log_weight: Float[Array, ""]
+    converged: Bool[Array, ""]
+
+
+class Fits(eqx.Module):
+    """One optimisation for each number."""
+
+    target: Softened
+    directed: Directed
+    key: Key[Array, ""]
+
+    def fit(self, number) -> Fit:
+        """Draw the inputs of this number, and move the parameters to where they fit best."""
+        drawn = self.target.model.draw(jax.random.fold_in(self.key, number))
+
+        def residual(z, _=None):
+            return self.target.residual(self.directed.place(z, drawn))
+
+        solution = optx.least_squares(
+            residual,
+            optx.LevenbergMarquardt(rtol=1e-10, atol=1e-10),
+            drawn[self.directed.places],
+            max_steps=_MOST_STEPS,
+            throw=False,
+        )
+        z = solution.value
+        u = self.directed.place(z, drawn)
+        distance = self.target.distance(u)
+        J = jax.jacfwd(residual)(z)
+        _, log_det = jnp.linalg.slogdet(J.T @ J)
+        log_weight = (
+            self.directed.prior.log_density(z)
+            + self.target.log_likelihood(u, distance)
+            - 0.5 * log_det
+        )
+        is_well = jnp.isfinite(log_weight) & jnp.isfinite(log_det)
+        return Fit(
+            u,
+            self.target.latents(u),
+            distance,
+            jnp.where(is_well, log_weight, -jnp.inf),
+            (solution.result == optx.RESULTS.successful) & jnp.isfinite(distance),
+        )

@@ -1,0 +1,133 @@
+"""ABC rejection: simulate from the prior and keep what comes close."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+
+from coarea.approximate.batches import batch_size, map_batches
+from coarea.approximate.method import check_keep
+from coarea.approximate.results import accepted, nothing_accepted, warn_if_interrupted
+from coarea.approximate.softened import Closeness, Softened, soften
+from coarea.errors import SettingError
+from coarea.precision import in_float64
+from coarea.sampling.settings import check_count
+
+if TYPE_CHECKING:
+    from xarray import DataTree
+
+# Simulations with less than this part of the largest weight, in logarithms, are worth nothing.
+_WORTHLESS = 50.0
+
+
+@in_float64
+def reject(
+    model: Any,
+    observed: Mapping[str, Any],
+    *,
+    epsilon: float | None = None,
+    quantile: float | None = None,
+    simulations: int = 100_000,
+    kernel: Closeness = "uniform",
+    seed: int = 0,
+    keep: Literal["inputs"] | None = None,
+) -> "DataTree":
+    """ABC rejection: of `simulations` from the prior, those close to the data (Pritchard et al.).
+
+    Independent draws from the posterior given data softened by the uniform kernel and `epsilon`, or
+    by the ε that the nearest `quantile` of all simulations keep to. With the Gaussian kernel every
+    simulation counts by its weight, `sample_stats["weight"]`; `resample` gives equal ones. It needs
+    nothing of the model but that it runs, and is the right tool for a first look, a few summary
+    statistics and a broad posterior: the part accepted falls like ε to the power of the number of
+    observed values.
+
+    >>> import coarea as co
+    >>> model = co.Generator(lambda u: {"z": u["z"], "y": u["z"] + u["n"]}, {"z": (), "n": ()})
+    >>> draws = co.approximate.reject(model, {"y": 1.0}, quantile=0.01, simulations=50_000)
+    >>> draws.posterior["z"].shape
+    (1, 500)
+    """
+    check_count("simulations", simulations, 1)
+    check_count("seed", seed, 0)
+    check_keep(keep)
+    if (epsilon is None) == (quantile is None):
+        raise SettingError("give epsilon, or else quantile: one of them says what is close.")
+    if quantile is not None:
+        if not 0 < quantile <= 1:
+            raise SettingError(f"quantile={quantile!r}: give a fraction, such as 0.01.")
+        if kernel != "uniform":
+            raise SettingError("quantile is for the uniform kernel: give the Gaussian an epsilon.")
+    target = soften(model, observed, np.inf if epsilon is None else epsilon, kernel)
+    simulate = Simulations(target, jax.random.key(seed))
+    nearest = Nearest(target, None if quantile is None else max(1, round(quantile * simulations)))
+    batch = batch_size(target.num_inputs)
+    _, done = map_batches(simulate.distance, np.arange(simulations), batch, nearest.add)
+    warn_if_interrupted(done, simulations)
+    if nearest.distance.size == 0:
+        raise nothing_accepted(nearest.smallest, done, target)
+    if epsilon is None:
+        target = target.at(jnp.asarray(nearest.distance.max()))
+    (u, latents), _ = map_batches(simulate.latents, nearest.numbers, batch)
+    return accepted(
+        target,
+        u,
+        latents,
+        nearest.distance,
+        nearest.log_weight,
+        keep,
+        {"method": "ABC rejection", "seed": seed, "simulations": done},
+    )
+
+
+class Simulations(eqx.Module):
+    """Simulations by number: the same number gives the same one again."""
+
+    target: Softened
+    key: Key[Array, ""]
+
+    def draw(self, number):
+        """The random inputs."""
+        return self.target.model.draw(jax.random.fold_in(self.key, number))
+
+    def distance(self, number):
+        """How far from the data, and the log of the weight."""
+        u = self.draw(number)
+        distance = self.target.distance(u)
+        return distance, self.target.log_likelihood(u, distance)
+
+    def latents(self, number):
+        """The inputs, and the outputs that were not observed."""
+        u = self.draw(number)
+        return u, self.target.latents(u)
+
+
+class Nearest:
+    """Of the simulations seen so far, those accepted: their numbers, distances and weights."""
+
+    def __init__(self, target: Softened, most: int | None):
+        self._kernel, self._most = target.kernel, most
+        self.numbers = np.empty(0, dtype=int)
+        self.distance = np.empty(0)
+        self.log_weight = np.empty(0)
+        self.smallest = np.inf
+
+    def add(self, found, numbers: slice) -> None:
+        """Take note of a batch."""
+        distance, log_weight = found
+        self.smallest = min(self.smallest, float(np.min(distance)))
+        close = np.flatnonzero(log_weight > -np.inf)
+        self.numbers = np.concatenate([self.numbers, numbers.start + close])
+        self.distance = np.concatenate([self.distance, distance[close]])
+        self.log_weight = np.concatenate([self.log_weight, log_weight[close]])
+        if self._most is not None and self.distance.size > self._most:
+            self._keep(np.argpartition(self.distance, self._most - 1)[: self._most])
+        elif self._kernel == "gaussian" and self.numbers.size:
+            self._keep(self.log_weight > self.log_weight.max() - _WORTHLESS)
+
+    def _keep(self, which) -> None:
+        self.numbers = self.numbers[which]
+        self.distance, self.log_weight = self.distance[which], self.log_weight[which]

@@ -1,0 +1,73 @@
+"""Independent or weighted draws as ArviZ data, and what to say when there are none."""
+
+import warnings
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from coarea.approximate.softened import Softened
+from coarea.approximate.weights import effective_size, normalised
+from coarea.errors import AcceptanceError, SamplingWarning
+from coarea.sampling.chains import Block
+from coarea.sampling.results import as_datatree
+
+if TYPE_CHECKING:
+    from xarray import DataTree
+
+# Logarithms of weights that differ by less than this differ by rounding.
+_EQUAL = 1e-9
+
+
+class Stats(NamedTuple):
+    """What is recorded of a draw that no chain led to; weights only where they differ."""
+
+    distance: Float[np.ndarray, "chain draw"]
+    weight: Float[np.ndarray, "chain draw"] | None
+
+
+def accepted(
+    target: Softened,
+    u: Float[np.ndarray, "draw M"],
+    latents: dict[str, np.ndarray],
+    distance: Float[np.ndarray, " draw"],
+    log_weight: Float[np.ndarray, " draw"],
+    keep: Literal["inputs"] | None,
+    about: dict[str, Any],
+) -> "DataTree":
+    """What was accepted, as the draws of one chain."""
+    weight = normalised(log_weight) if np.ptp(log_weight) > _EQUAL else None
+    inputs = jax.vmap(target.inputs)(jnp.asarray(u)) if keep == "inputs" else None
+    block = Block(latents, inputs, Stats(distance, weight))
+    about |= {
+        "epsilon": float(target.epsilon),
+        "kernel": target.kernel,
+        "accepted": distance.size,
+        "effective_size": effective_size(log_weight),
+    }
+    return as_datatree(jax.tree.map(lambda x: np.asarray(x)[None], block), target.observed, about)
+
+
+def nothing_accepted(smallest: float, simulations: int, target: Softened) -> AcceptanceError:
+    """The error that says so, and how close it came."""
+    seen = (
+        f"the smallest distance seen is {smallest:.3g}"
+        if np.isfinite(smallest)
+        else "none was finite"
+    )
+    return AcceptanceError(
+        f"none of {simulations} simulations is within epsilon={float(target.epsilon):.3g} of the "
+        f"{target.num_observed} observed values: {seen}. Use a larger epsilon, fewer values "
+        "(model.summarise), or coarea.condition, which conditions on all of them exactly.",
+        smallest,
+    )
+
+
+def warn_if_interrupted(done: int, wanted: int) -> None:
+    """Say what Ctrl-C left out."""
+    if done < wanted:
+        warnings.warn(
+            f"interrupted: {done} of {wanted} simulations were made.", SamplingWarning, stacklevel=3
+        )

@@ -1,0 +1,290 @@
+"""Sequential ABC: a population of simulations whose tolerance falls step by step."""
+
+import math
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from blackjax.smc.resampling import systematic
+from jaxtyping import Array, Float, Int, Key
+
+from coarea.approximate.batches import batch_size, map_batches
+from coarea.approximate.elliptical_slice import EllipticalSlice, Turned, group_places
+from coarea.approximate.mcmc import Place, move_parameters, place_at
+from coarea.approximate.method import check_keep
+from coarea.approximate.results import accepted, nothing_accepted
+from coarea.approximate.softened import Closeness, Directed, Softened, soften
+from coarea.approximate.weights import effective_size, normalised
+from coarea.errors import SamplingWarning, SettingError
+from coarea.precision import in_float64
+from coarea.sampling.settings import check_count
+
+if TYPE_CHECKING:
+    from xarray import DataTree
+
+# Part of the population that each tolerance leaves.
+_SURVIVAL = 0.5
+# Moves are repeated until this part of the population has moved, but no more often than this.
+_MOVED = 0.95
+_MOST_SWEEPS = 50
+# With less of the moves accepted than this, going on costs more than it brings.
+_LEAST_ACCEPTANCE = 0.01
+_MOST_LEVELS = 200
+
+
+@in_float64
+def smc(
+    model: Any,
+    observed: Mapping[str, Any],
+    *,
+    epsilon: float,
+    particles: int = 1000,
+    kernel: Closeness = "uniform",
+    moves: Literal["parameters", "inputs"] | None = None,
+    seed: int = 0,
+    keep: Literal["inputs"] | None = None,
+) -> "DataTree":
+    """Sequential ABC with a tolerance that adapts (Del Moral, Doucet & Jasra 2012).
+
+    Starts with `particles` simulations from the prior and lowers the tolerance so that half of them
+    survive, again and again until `epsilon` is reached; in between the survivors are copied and
+    moved: by `"parameters"`, random-walk steps of a directed model's parameters with fresh noise,
+    as pyABC and ELFI do, or by all `"inputs"`, elliptical slices that keep most of a simulation;
+    left out, by parameters where the model has them. The draws approximate the posterior given data
+    softened by `kernel` and the tolerance reached: the attribute `epsilon`, larger than asked for,
+    with a warning, where fewer than 1 in 100 moves are still accepted. It needs no derivatives and
+    no starting point, and is the right tool for several modes and for summary statistics of a
+    dimension where rejection accepts nothing. The group `history` tells of every level.
+
+    >>> import coarea as co
+    >>> model = co.Generator(
+    ...     lambda u: {"z": u["z"], "y": u["z"] + u["n"]}, {"z": (), "n": ()}, parameters=["z"]
+    ... )
+    >>> draws = co.approximate.smc(model, {"y": 1.0}, epsilon=0.1, particles=500)
+    >>> draws.posterior["z"].shape, bool((draws.sample_stats["distance"] <= 0.1).all())
+    ((1, 500), True)
+    """
+    check_count("particles", particles, 10)
+    check_count("seed", seed, 0)
+    check_keep(keep)
+    target = soften(model, observed, epsilon, kernel)
+    if moves not in (None, "parameters", "inputs"):
+        raise SettingError(f"moves={moves!r}: choose 'parameters' or 'inputs'.")
+    if moves is None:
+        moves = "inputs" if model.parameters is None else "parameters"
+    directed = Directed(model, "smc(moves='parameters')") if moves == "parameters" else None
+    population = _Population(target, directed, particles, seed)
+    reached = population.descend(float(epsilon))
+    if reached > epsilon:
+        warnings.warn(
+            f"stopped at epsilon={reached:.3g}, not {epsilon:.3g}: "
+            f"{population.history[-1].acceptance_rate:.1%} of the moves were still accepted. The "
+            "draws are those of the larger tolerance. moves='inputs', summary statistics or "
+            "coarea.condition go further.",
+            SamplingWarning,
+            stacklevel=2,
+        )
+    return population.as_datatree(keep, seed)
+
+
+class Level(NamedTuple):
+    """A tolerance, how its moves went, and simulations made so far."""
+
+    epsilon: float
+    acceptance_rate: float
+    simulations: int
+    surviving: float
+
+
+class Moved(NamedTuple):
+    """A particle after some moves: what part of them was accepted, and the simulations made."""
+
+    u: Float[Array, " M"]
+    distance: Float[Array, ""]
+    log_factor: Float[Array, ""]
+    acceptance_rate: Float[Array, ""]
+    simulations: Int[Array, ""]
+
+
+class Mover(eqx.Module):
+    """`sweeps` moves of one particle at a tolerance."""
+
+    target: Softened
+    directed: Directed | None
+    spread: Float[Array, "d d"] | None
+    slices: EllipticalSlice
+    key: Key[Array, ""]
+    sweeps: Int[Array, ""]
+
+    def draw(self, number) -> Moved:
+        """A particle from the prior, unmoved."""
+        u = self.target.model.draw(jax.random.fold_in(self.key, number))
+        return self._at(u, self.target.distance(u), jnp.ones(()), jnp.asarray(1))
+
+    def _at(self, u, distance, rate, simulations) -> Moved:
+        model = self.target.model
+        factor = model.log_density(u) - model.inputs.log_density(u)
+        return Moved(u, distance, factor, rate, simulations)
+
+    def move(self, row) -> Moved:
+        """Moves that leave the softened posterior invariant."""
+        number, u = row
+        key = jax.random.fold_in(self.key, number)
+        if self.directed is not None:
+            return self._by_parameters(key, u)
+        return self._by_slices(key, u)
+
+    def _by_parameters(self, key, u) -> Moved:
+        directed, spread = self.directed, self.spread
+        assert directed is not None
+        assert spread is not None
+
+        def sweep(i, carry: tuple[Place, Array]):
+            at, total = carry
+            change_key, move_key = jax.random.split(jax.random.fold_in(key, i))
+            change = spread @ jax.random.normal(change_key, (spread.shape[0],))
+            at, probability, _ = move_parameters(self.target, directed, move_key, at, change)
+            return at, total + probability
+
+        at, total = jax.lax.fori_loop(
+            0, self.sweeps, sweep, (place_at(self.target, u), jnp.zeros(()))
+        )
+        return self._at(at.u, at.distance, total / self.sweeps, self.sweeps + 1)
+
+    def _by_slices(self, key, u) -> Moved:
+        def sweep(i, carry: tuple[Turned, Array]):
+            at, total = carry
+            at, count = self.slices.turn(jax.random.fold_in(key, i), at)
+            return at, total + count
+
+        start = self.slices.init(key, u), jnp.asarray(0)
+        at, count = jax.lax.fori_loop(0, self.sweeps, sweep, start)
+        rate = self.sweeps * len(self.slices.groups) / count
+        return self._at(at.u, self.target.distance(at.u), rate, count + 2)
+
+
+class _Population:
+    """The particles on their way down."""
+
+    def __init__(self, target: Softened, directed: Directed | None, particles: int, seed: int):
+        self._target, self._directed = target, directed
+        self._keys = iter(jax.random.split(jax.random.key(seed), 4 * _MOST_LEVELS))
+        self._batch = min(batch_size(target.num_inputs), max(1, math.ceil(particles / 8)))
+        self._slices = group_places(target.model, None)
+        self._simulations = 0
+        self.history: list[Level] = []
+        numbers = np.arange(particles)
+        first = self._mover(np.inf, 1)
+        self._at, _ = map_batches(first.draw, numbers, self._batch)
+        self._count(self._at)
+        if not np.any(np.isfinite(self._at.distance)):
+            raise nothing_accepted(np.inf, particles, target)
+
+    def descend(self, goal: float) -> float:
+        """Lower the tolerance as far as it goes; the one reached."""
+        epsilon = np.inf
+        while epsilon > goal and len(self.history) < _MOST_LEVELS:
+            epsilon, surviving = self._next_tolerance(epsilon, goal)
+            rate = self._move(epsilon)
+            self.history.append(Level(epsilon, rate, self._simulations, surviving))
+            if rate < _LEAST_ACCEPTANCE:
+                break
+        self._target = self._target.at(jnp.asarray(epsilon))
+        return epsilon
+
+    def _log_weights(self, epsilon: float, last: float) -> np.ndarray:
+        now, before = (
+            np.asarray(self._target.at(jnp.asarray(e)).log_closeness(self._at.distance))
+            for e in (epsilon, last)
+        )
+        change = now - np.where(np.isneginf(before), 0.0, before)
+        # The prior draws have yet to be weighed by the model's own factor.
+        change = change + self._at.log_factor if np.isinf(last) else change
+        return np.where(np.isneginf(now) | np.isnan(change), -np.inf, change)
+
+    def _next_tolerance(self, last: float, goal: float) -> tuple[float, float]:
+        """The smallest tolerance, not below the goal, that leaves enough; resample to it.
+
+        Bisection, of what the weights leave: for the uniform kernel, how many are near enough.
+        """
+        distance = self._at.distance
+        finite = distance[np.isfinite(distance)]
+        wanted = min(_SURVIVAL * distance.size, 0.999 * finite.size)
+
+        def left(epsilon):
+            return effective_size(self._log_weights(epsilon, last))
+
+        if left(goal) >= wanted:
+            epsilon = goal
+        else:
+            low, high = goal, min(last, 100 * finite.max() + goal)
+            for _ in range(100):
+                middle = math.sqrt(low * high)
+                low, high = (low, middle) if left(middle) >= wanted else (middle, high)
+                if high / low < 1 + 1e-9:
+                    break
+            epsilon = high
+        log_weights = self._log_weights(epsilon, last)
+        weights = jnp.asarray(normalised(log_weights))
+        chosen = systematic(next(self._keys), weights, distance.size)
+        surviving = effective_size(log_weights) / distance.size
+        self._at = jax.tree.map(lambda x: x[np.sort(np.asarray(chosen))], self._at)
+        return epsilon, surviving
+
+    def _move(self, epsilon: float) -> float:
+        """Move all, as often as it takes for most to have moved; the part of moves accepted."""
+        rate = self._sweep(epsilon, 1)
+        more = math.ceil(math.log(1 - _MOVED) / math.log(1 - min(max(rate, 1e-3), 0.99))) - 1
+        more = min(more, _MOST_SWEEPS)
+        return self._sweep(epsilon, more) if more > 0 and rate >= _LEAST_ACCEPTANCE else rate
+
+    def _sweep(self, epsilon: float, sweeps: int) -> float:
+        mover = self._mover(epsilon, sweeps)
+        rows = (np.arange(self._at.distance.size), self._at.u)
+        self._at, _ = map_batches(mover.move, rows, self._batch)
+        self._count(self._at)
+        return float(np.mean(self._at.acceptance_rate))
+
+    def _count(self, moved: Moved) -> None:
+        self._simulations += int(np.sum(moved.simulations))
+
+    def _mover(self, epsilon: float, sweeps: int) -> Mover:
+        target = self._target.at(jnp.asarray(float(epsilon)))
+        spread = None
+        if self._directed is not None:
+            d = self._directed.places.size
+            spread = jnp.eye(d)
+            if np.isfinite(epsilon):
+                z = self._at.u[:, self._directed.places]
+                covariance = np.atleast_2d(np.cov(z.T)) + 1e-12 * np.eye(d)
+                spread = jnp.asarray(2.38 / math.sqrt(d) * np.linalg.cholesky(covariance))
+        slices = EllipticalSlice(target, self._slices)
+        return Mover(target, self._directed, spread, slices, next(self._keys), jnp.asarray(sweeps))
+
+    def as_datatree(self, keep, seed: int) -> "DataTree":
+        """The particles as draws of one chain, and the history."""
+        import xarray as xr
+
+        latents = _latents(self._target, self._at.u)
+        result = accepted(
+            self._target,
+            self._at.u,
+            jax.tree.map(np.asarray, latents),
+            self._at.distance,
+            np.zeros(self._at.distance.size),
+            keep,
+            {"method": "ABC-SMC", "seed": seed, "simulations": self._simulations},
+        )
+        rows = np.array(self.history, dtype=float).reshape(-1, len(Level._fields))
+        columns = {name: ("level", rows[:, i]) for i, name in enumerate(Level._fields)}
+        result["history"] = xr.DataTree(xr.Dataset(columns))
+        return result
+
+
+@eqx.filter_jit
+def _latents(target: Softened, u):
+    return jax.lax.map(target.latents, u, batch_size=256)

@@ -1,0 +1,164 @@
+"""A generator's density with the data softened: k_ε(ȳ; g_y(u)) ρ(u), what ABC draws from."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal, Self
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from coarea.errors import ModelError, SettingError
+from coarea.generators import AbstractSimulator
+from coarea.generators.inputs import Inputs, standard_normal_log_density
+from coarea.manifolds.observation import Observation, as_given, observe, unobserved
+
+Closeness = Literal["uniform", "gaussian"]
+
+
+class Softened(eqx.Module):
+    """A model whose simulations need only come close to the data.
+
+    With the uniform kernel they lie within ε of the data in Euclidean distance, with the Gaussian
+    one the data are their normal perturbations of standard deviation ε. A simulation that is not
+    finite is close to nothing.
+    """
+
+    model: AbstractSimulator
+    observations: tuple[Observation, ...]
+    epsilon: Float[Array, ""]
+    kernel: Closeness = eqx.field(static=True)
+
+    @property
+    def num_inputs(self) -> int:
+        """How long a position is."""
+        return self.model.inputs.size
+
+    @property
+    def num_observed(self) -> int:
+        """How many values were observed."""
+        return sum(o.values.size for o in self.observations)
+
+    @property
+    def observed(self) -> Mapping[str, np.ma.MaskedArray]:
+        """The data by name."""
+        return as_given(self.observations)
+
+    @property
+    def typical_distance(self) -> Float[Array, ""]:
+        """How far simulations lie from the data that are still close."""
+        return self.epsilon * (1.0 if self.kernel == "uniform" else self.num_observed**0.5)
+
+    def at(self, epsilon: Float[Array, ""]) -> Self:
+        """The same with another tolerance."""
+        return replace(self, epsilon=epsilon)
+
+    def residual(self, u: Float[Array, " M"]) -> Float[Array, " N"]:
+        """Simulated minus observed."""
+        outputs = self.model.outputs(u)
+        return jnp.concatenate([o.residual(outputs[o.name]) for o in self.observations])
+
+    def distance(self, u: Float[Array, " M"]) -> Float[Array, ""]:
+        """How far the simulation is from the data, infinite where it is not finite."""
+        squared = jnp.sum(self.residual(u) ** 2)
+        return jnp.where(jnp.isfinite(squared), jnp.sqrt(squared), jnp.inf)
+
+    def log_closeness(self, distance: Float[Array, ""]) -> Float[Array, ""]:
+        """The log of k_ε, up to a constant: 0 where the simulation equals the data."""
+        if self.kernel == "uniform":
+            log_kernel = jnp.where(distance <= self.epsilon, 0.0, -jnp.inf)
+        else:
+            log_kernel = -0.5 * (distance / self.epsilon) ** 2
+        return jnp.where(jnp.isfinite(distance), log_kernel, -jnp.inf)
+
+    def log_density(self, u: Float[Array, " M"]) -> Float[Array, ""]:
+        """The log of k_ε ρ for the Gaussian kernel, which has a gradient."""
+        log_kernel = -0.5 * jnp.sum((self.residual(u) / self.epsilon) ** 2)
+        return self.model.log_density(u) + log_kernel
+
+    def log_likelihood(self, u: Float[Array, " M"], distance: Float[Array, ""]) -> Float[Array, ""]:
+        """What the prior is multiplied by: the kernel, and the model's own factor."""
+        factor = self.model.log_density(u) - self.model.inputs.log_density(u)
+        return _never_nan(self.log_closeness(distance) + factor)
+
+    def log_ratio_to_normal(
+        self, u: Float[Array, " M"], distance: Float[Array, ""]
+    ) -> Float[Array, ""]:
+        """What a standard normal density of the inputs is multiplied by."""
+        factor = self.model.log_density(u) - standard_normal_log_density(u)
+        return _never_nan(self.log_closeness(distance) + factor)
+
+    def latents(self, u: Float[Array, " M"]) -> dict[str, Array]:
+        """The outputs that were not observed, or only in part."""
+        return unobserved(self.model.outputs(u), self.observations)
+
+    def inputs(self, u: Float[Array, " M"]) -> dict[str, Array]:
+        """The random inputs by name."""
+        return self.model.inputs.values(u)
+
+
+class Directed(eqx.Module):
+    """The parameters of a directed model: where they are among the inputs, and their prior."""
+
+    model: AbstractSimulator
+    prior: Inputs
+    places: np.ndarray
+
+    def __init__(self, model: AbstractSimulator, method: str):
+        if model.parameters is None:
+            raise ModelError(
+                f"{method} needs a directed model: it moves the parameters and draws the noise "
+                "anew, so it must know which inputs are which. Say so with "
+                "Generator(…, parameters=('z',)); for a model without parameters use "
+                "elliptical_slice, nuts or coarea.condition."
+            )
+        self.model = model
+        self.prior = model.inputs.only(model.parameters)
+        self.places = model.inputs.places(model.parameters)
+
+    def place(self, z: Float[Array, " d"], u: Float[Array, " M"]) -> Float[Array, " M"]:
+        """The inputs u with the parameters z in their place."""
+        return u.at[self.places].set(z)
+
+    def simulated(self, key, z: Float[Array, " d"]) -> Float[Array, " M"]:
+        """Inputs with parameters z and noise drawn anew."""
+        return self.place(z, self.model.draw(key))
+
+
+def soften(
+    model: AbstractSimulator, observed: Mapping[str, Any], epsilon: float, kernel: Closeness
+) -> Softened:
+    """The model, its data and the tolerance, checked."""
+    check_model(model)
+    check_epsilon(epsilon)
+    if kernel not in ("uniform", "gaussian"):
+        raise SettingError(f"kernel={kernel!r}: choose 'uniform' or 'gaussian'.")
+    observations, _ = observe(model, observed)
+    return Softened(model, observations, jnp.asarray(float(epsilon)), kernel)
+
+
+def check_model(model: Any) -> None:
+    """Refuse what is not a model of coarea's."""
+    if not isinstance(model, AbstractSimulator):
+        raise ModelError(
+            "approximate methods take a coarea.Generator or a coarea.Markov, not a "
+            f"{type(model).__name__}."
+        )
+
+
+def check_epsilon(epsilon: Any) -> None:
+    """Refuse a tolerance that is not a positive number."""
+    try:
+        is_well = bool(epsilon > 0)
+    except (TypeError, ValueError):
+        is_well = False
+    if not is_well:
+        raise SettingError(
+            f"epsilon={epsilon!r}: the tolerance is a distance from the data, a positive number. "
+            "For none at all, coarea.condition(model, observed) conditions exactly."
+        )
+
+
+def _never_nan(log_likelihood):
+    return jnp.where(jnp.isnan(log_likelihood), -jnp.inf, log_likelihood)

@@ -1,0 +1,276 @@
+"""BlackJAX's HMC and NUTS without constraints: on softened data, or with a known likelihood."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+
+import blackjax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from coarea.approximate.method import AbstractMethod, Options, Run, Stats, run_chains
+from coarea.approximate.softened import Directed, Softened, check_model, soften
+from coarea.approximate.starts import best_of_prior, near_the_data
+from coarea.errors import ModelError, SettingError, StartError
+from coarea.generators import Markov
+from coarea.kernels.kernel import check_step_size, step_range
+from coarea.manifolds.observation import Observation, as_given, observe
+from coarea.precision import in_float64
+
+if TYPE_CHECKING:
+    from xarray import DataTree
+
+
+@in_float64
+def hmc(
+    model: Any,
+    observed: Mapping[str, Any],
+    *,
+    epsilon: float,
+    num_steps: int | tuple[int, int] = (10, 20),
+    step_size: float | None = None,
+    **run: Unpack[Run],
+) -> "DataTree":
+    """Hamiltonian Monte Carlo on all inputs, given data softened by a Gaussian kernel.
+
+    `num_steps` leapfrog steps a transition, a pair for a number drawn between them, of a size and
+    with a diagonal mass that warm-up finds, or of `step_size` and unit mass. The data are softened
+    to normal perturbations of standard deviation `epsilon`. It needs derivatives, but not the
+    second ones that `coarea.sample` needs. The density is a shell of width ε around the manifold of
+    inputs that reproduce the data, which steps of more than about ε leave: for a small ε exact
+    conditioning is faster. Further options are those of `coarea.sample`.
+
+    >>> import coarea as co
+    >>> model = co.Generator(lambda u: {"z": u["z"], "y": u["z"] + u["n"]}, {"z": (), "n": ()})
+    >>> draws = co.approximate.hmc(model, {"y": 1.0}, epsilon=0.3, draws=200, chains=2)
+    >>> draws.posterior["z"].shape
+    (2, 200)
+    """
+    options = Options(**run)
+    target = soften(model, observed, epsilon, "gaussian")
+    method = Trajectories(target, step_range(num_steps), step_size, options.warmup)
+    starts = near_the_data(target, options)
+    return _run(method, starts, options, "ABC-HMC", epsilon=epsilon, kernel="gaussian")
+
+
+@in_float64
+def nuts(
+    model: Any,
+    observed: Mapping[str, Any],
+    *,
+    epsilon: float,
+    step_size: float | None = None,
+    **run: Unpack[Run],
+) -> "DataTree":
+    """The No-U-Turn sampler on all inputs, given data softened by a Gaussian kernel.
+
+    As `hmc`, with trajectories that end when they turn back.
+
+    >>> import coarea as co
+    >>> model = co.Generator(lambda u: {"z": u["z"], "y": u["z"] + u["n"]}, {"z": (), "n": ()})
+    >>> draws = co.approximate.nuts(model, {"y": 1.0}, epsilon=0.3, draws=200, chains=2)
+    >>> draws.posterior["z"].shape
+    (2, 200)
+    """
+    options = Options(**run)
+    target = soften(model, observed, epsilon, "gaussian")
+    method = Trajectories(target, None, step_size, options.warmup)
+    starts = near_the_data(target, options)
+    return _run(method, starts, options, "ABC-NUTS", epsilon=epsilon, kernel="gaussian")
+
+
+@in_float64
+def tractable(
+    model: Any,
+    observed: Mapping[str, Any],
+    log_likelihood: Callable[[dict[str, Array], dict[str, Array]], Any],
+    *,
+    outputs: Callable[[dict[str, Array]], dict[str, Array]] | None = None,
+    num_steps: int | tuple[int, int] | None = None,
+    step_size: float | None = None,
+    **run: Unpack[Run],
+) -> "DataTree":
+    """The posterior of a directed model whose likelihood is known: the baseline, not an ABC method.
+
+    `log_likelihood(parameters, observed)` is the log density of the data, both dictionaries by
+    name, the parameters as the model's function sees them. NUTS moves the parameters alone, or HMC
+    of `num_steps` leapfrog steps. It approximates nothing, and where a likelihood can be written
+    down it is the peer to compare with. `outputs(parameters)` is what to report; left out, the
+    parameters themselves. Further options are those of `coarea.sample`.
+
+    >>> import coarea as co
+    >>> model = co.Generator(
+    ...     lambda u: {"z": u["z"], "y": u["z"] + u["n"]}, {"z": (), "n": ()}, parameters=["z"]
+    ... )
+    >>> def log_likelihood(parameters, observed):
+    ...     return -0.5 * (observed["y"] - parameters["z"]) ** 2
+    >>> draws = co.approximate.tractable(model, {"y": 1.0}, log_likelihood, draws=200, chains=2)
+    >>> draws.posterior["z"].shape
+    (2, 200)
+    """
+    options = Options(**run)
+    check_model(model)
+    directed = Directed(model, "tractable")
+    observations, _ = observe(model, observed)
+    if any(o.index is not None for o in observations):
+        raise ModelError(
+            "tractable takes complete data: let log_likelihood leave out what is missing, and pass "
+            "the rest."
+        )
+    if outputs is None and isinstance(model, Markov):
+        outputs = model.reported
+    target = Given(directed, observations, log_likelihood, outputs)
+    z = jax.ShapeDtypeStruct((target.num_inputs,), float)
+    if (shape := jax.eval_shape(target.log_density, z).shape) != ():
+        raise ModelError(f"log_likelihood must return one number, not shape {shape}.")
+    steps = None if num_steps is None else step_range(num_steps)
+    method = Trajectories(target, steps, step_size, options.warmup)
+    starts = options.given_starts(target.num_inputs)
+    if starts is None:
+        starts = best_parameters(target, directed, options)
+    return _run(method, starts, options, "HMC" if num_steps else "NUTS")
+
+
+class Given(eqx.Module):
+    """The prior of the parameters times a likelihood that was given."""
+
+    directed: Directed
+    observations: tuple[Observation, ...]
+    log_likelihood: Callable
+    report: Callable | None
+
+    @property
+    def num_inputs(self) -> int:
+        """How many coordinates the parameters have."""
+        return self.directed.places.size
+
+    @property
+    def observed(self) -> Mapping[str, np.ma.MaskedArray]:
+        """The data by name."""
+        return as_given(self.observations)
+
+    def log_density(self, z: Float[Array, " d"]) -> Float[Array, ""]:
+        """The log of the prior times the likelihood."""
+        data = {o.name: jnp.asarray(o.values).reshape(o.shape) for o in self.observations}
+        return self.directed.prior.log_density(z) + self.log_likelihood(self.inputs(z), data)
+
+    def latents(self, z: Float[Array, " d"]) -> dict[str, Array]:
+        """What is to be reported of the parameters."""
+        parameters = self.inputs(z)
+        return parameters if self.report is None else self.report(parameters)
+
+    def inputs(self, z: Float[Array, " d"]) -> dict[str, Array]:
+        """The parameters by name."""
+        return self.directed.prior.values(z)
+
+
+def best_parameters(target: Any, directed: Directed, options: Options) -> np.ndarray:
+    """For each chain, of many prior draws of the parameters the most probable."""
+    u, log_density = best_of_prior(
+        directed.model,
+        lambda u: target.log_density(u[directed.places]),
+        jax.random.key(options.seed),
+        options.chains,
+    )
+    if not np.all(np.isfinite(log_density)):
+        raise StartError(
+            "no prior draw of the parameters has a likelihood that is finite and not zero: give "
+            "start=, a row of coordinates of the parameters for each chain."
+        )
+    return u[:, directed.places]
+
+
+class Follower(NamedTuple):
+    """A chain: BlackJAX's state, and what warm-up found."""
+
+    state: Any
+    step_size: Float[Array, ""]
+    inverse_mass: Float[Array, " M"]
+
+
+def warm_up(
+    key: Key[Array, ""],
+    log_density: Callable,
+    u: Float[Array, " M"],
+    length: int,
+    num_steps: int | None,
+) -> Follower:
+    """BlackJAX's window adaptation of NUTS, or of HMC with so many steps."""
+    fixed: dict[str, Any] = {} if num_steps is None else {"num_integration_steps": num_steps}
+    adaptation: Any = blackjax.window_adaptation(
+        blackjax.nuts if num_steps is None else blackjax.hmc,
+        log_density,
+        adaptation_info_fn=lambda *_: None,
+        **fixed,
+    )
+    (state, found), _ = adaptation.run(key, u, length)
+    return Follower(state, found["step_size"], found["inverse_mass_matrix"])
+
+
+class Trajectories(AbstractMethod):
+    """NUTS, or HMC with a number of steps drawn from a range, of a density with a gradient."""
+
+    target: Any
+    num_steps: tuple[int, int] | None = eqx.field(static=True)
+    step_size: float | None
+    warmup: int = eqx.field(static=True)
+
+    def __check_init__(self):
+        check_step_size(self.step_size)
+        if self.step_size is None and self.warmup < 20:
+            raise SettingError(
+                f"warmup={self.warmup} is too short to find a step size (20 is the least, 500 the "
+                "default): give more, or step_size."
+            )
+
+    @property
+    def burn_in(self) -> int:
+        """Transitions to leave out after `init`, which does all of an adaptive warm-up."""
+        return 0 if self.step_size is None else self.warmup
+
+    def init(self, key, u):  # noqa: D102
+        if self.step_size is not None:
+            return Follower(self.at(u), jnp.asarray(self.step_size), jnp.ones(u.size))
+        mean = None if self.num_steps is None else sum(self.num_steps) // 2
+        return warm_up(key, self.target.log_density, u, self.warmup, mean)
+
+    def at(self, u: Float[Array, " M"]) -> Any:
+        """BlackJAX's state at u."""
+        return blackjax.nuts.init(u, self.target.log_density)
+
+    def step(self, key, state: Follower, number):  # noqa: D102
+        del number
+        at, step_size, inverse_mass = state
+        if self.num_steps is None:
+            at, info = blackjax.nuts.build_kernel()(
+                key, at, self.target.log_density, step_size, inverse_mass
+            )
+        else:
+            length_key, key = jax.random.split(key)
+            fewest, most = self.num_steps
+            at, info = blackjax.hmc.build_kernel()(
+                key,
+                at,
+                self.target.log_density,
+                step_size,
+                inverse_mass,
+                jax.random.randint(length_key, (), fewest, most + 1),
+            )
+        stats = Stats(
+            acceptance_rate=info.acceptance_rate,
+            diverging=info.is_divergent,
+            lp=at.logdensity,
+            n_steps=jnp.asarray(info.num_integration_steps),
+            energy=info.energy,
+            step_size=step_size,
+            distance=(
+                self.target.distance(at.position) if isinstance(self.target, Softened) else None
+            ),
+        )
+        return state._replace(state=at), at.position, stats
+
+
+def _run(method: Trajectories, starts, options: Options, name: str, **about) -> "DataTree":
+    return run_chains(method, starts, options, name, method.burn_in, **about)

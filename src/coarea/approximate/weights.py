@@ -1,0 +1,55 @@
+"""Draws that do not all count alike."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coarea.errors import DataError
+from coarea.sampling.settings import check_count
+
+if TYPE_CHECKING:
+    from xarray import DataTree
+
+
+def normalised(log_weights: np.ndarray) -> np.ndarray:
+    """Weights that sum to one."""
+    weights = np.exp(log_weights - np.max(log_weights))
+    return weights / np.sum(weights)
+
+
+def effective_size(log_weights: np.ndarray) -> float:
+    """How many equally weighted independent draws would be worth as much (Kong)."""
+    if np.max(log_weights) == -np.inf:
+        return 0.0
+    return float(1 / np.sum(normalised(log_weights) ** 2))
+
+
+def resample(draws: "DataTree", num: int, seed: int = 0) -> "DataTree":
+    """Equally weighted draws from those that `reject` or `optimisation_monte_carlo` weighed.
+
+    Systematic: each is taken as often as its weight says, up to one. Some are taken more than once;
+    the attribute `effective_size` says what they are all worth.
+
+    >>> import coarea as co
+    >>> model = co.Generator(lambda u: {"z": u["z"], "y": u["z"] + u["n"]}, {"z": (), "n": ()})
+    >>> weighted = co.approximate.reject(
+    ...     model, {"y": 1.0}, epsilon=0.5, kernel="gaussian", simulations=2000
+    ... )
+    >>> co.approximate.resample(weighted, 500).posterior["z"].shape
+    (1, 500)
+    """
+    check_count("num", num, 1)
+    stats = draws["sample_stats"].dataset
+    if "weight" not in stats or stats.sizes["chain"] != 1:
+        raise DataError("these draws have no weights: they all count alike already.")
+    cumulative = np.cumsum(stats["weight"].values[0])
+    at = (np.arange(num) + np.random.default_rng(seed).uniform()) / num * cumulative[-1]
+    chosen = np.searchsorted(cumulative, at, side="right").clip(max=cumulative.size - 1)
+
+    def choose(group):
+        if "draw" not in group.dims:
+            return group
+        group = group.isel(draw=chosen).assign_coords(draw=np.arange(num))
+        return group.drop_vars("weight", errors="ignore")
+
+    return draws.map_over_datasets(choose)

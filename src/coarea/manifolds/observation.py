@@ -1,0 +1,109 @@
+"""What was observed: the values that elements of a generator's outputs took."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, Float
+
+from coarea.errors import DataError, PrecisionError
+from coarea.generators import AbstractGenerator
+
+
+class Observation(eqx.Module):
+    """The observed values of one output; `index` picks them where others are missing."""
+
+    name: str = eqx.field(static=True)
+    shape: tuple[int, ...] = eqx.field(static=True)
+    values: np.ndarray
+    index: np.ndarray | None
+
+    def residual(self, output: Array) -> Float[Array, " n"]:
+        """Computed minus observed, missing values left out."""
+        computed = output.ravel()
+        if self.index is not None:
+            computed = computed[self.index]
+        return computed - self.values.astype(computed.dtype)
+
+    def as_given(self) -> np.ma.MaskedArray:
+        """The data in their own shape, missing values masked."""
+        whole = np.ma.masked_all(self.shape, dtype=float)
+        whole.reshape(-1)[slice(None) if self.index is None else self.index] = self.values
+        return whole
+
+    def describe(self, constraint: int) -> str:
+        """The name of one observed element."""
+        flat = constraint if self.index is None else int(self.index[constraint])
+        place = ", ".join(str(int(i)) for i in np.unravel_index(flat, self.shape))
+        return f"{self.name}[{place}]" if place else self.name
+
+
+def as_given(observations: Iterable[Observation]) -> dict[str, np.ma.MaskedArray]:
+    """The data by name, missing values masked."""
+    return {o.name: o.as_given() for o in observations}
+
+
+def unobserved(
+    outputs: Mapping[str, Array], observations: Iterable[Observation]
+) -> dict[str, Array]:
+    """The outputs that were not observed, or only in part."""
+    whole = {o.name for o in observations if o.index is None}
+    return {name: x for name, x in outputs.items() if name not in whole}
+
+
+def observe(
+    model: AbstractGenerator, observed: Mapping[str, Any]
+) -> tuple[tuple[Observation, ...], Mapping[str, jax.ShapeDtypeStruct]]:
+    """The data, checked against the shapes of the model's outputs; and these."""
+    if not isinstance(observed, Mapping) or not observed:
+        raise DataError("observed must be a dictionary from output names to values, not empty.")
+    outputs = _traced(model, model.inputs.example)
+    made = [_observation(name, given, outputs) for name, given in observed.items()]
+    present = tuple(observation for observation in made if observation.values.size)
+    if not present:
+        raise DataError("every observed value is masked: there is nothing to condition on.")
+    return present, outputs
+
+
+def _traced(model: AbstractGenerator, u) -> Mapping[str, jax.ShapeDtypeStruct]:
+    """The shapes of the outputs."""
+    try:
+        return jax.eval_shape(lambda u: model.outputs(u), u)
+    except TypeError as error:
+        if "float32" in str(error) and "float64" in str(error):
+            raise PrecisionError(
+                "the generator mixes float32 with the float64 of its inputs, most likely in an "
+                "array made by JAX outside of its function, where double precision is off. Make "
+                f"such arrays inside the function, or with NumPy. JAX says: {error}"
+            ) from error
+        raise
+
+
+def _observation(name: str, given: Any, outputs: Mapping[str, jax.ShapeDtypeStruct]) -> Observation:
+    if name not in outputs:
+        raise DataError(
+            f"{name!r} is not an output of the generator, whose outputs are {', '.join(outputs)}."
+        )
+    output = outputs[name]
+    data = np.ma.asarray(given)
+    if data.dtype.kind not in "fiub":
+        raise DataError(f"observed {name!r} is not real-valued, but has dtype {data.dtype}.")
+    data = data.astype(float)
+    if data.shape != output.shape:
+        raise DataError(
+            f"observed {name!r} has shape {data.shape}, but the generator's output {name!r} has "
+            f"shape {output.shape}."
+        )
+    missing = np.ma.getmaskarray(data).ravel()
+    values = np.asarray(data.data).ravel()[~missing]
+    if not np.all(np.isfinite(values)):
+        first = np.unravel_index(np.flatnonzero(~missing)[~np.isfinite(values)][0], data.shape)
+        raise DataError(
+            f"observed {name!r} has values that are not finite, the first at index "
+            f"{tuple(int(i) for i in first)}. If they are missing, mask them: "
+            "numpy.ma.masked_invalid(data)."
+        )
+    index = np.flatnonzero(~missing) if missing.any() else None
+    return Observation(name, output.shape, values, index)
