@@ -35,11 +35,13 @@ def map_batches(
     rows: Any,
     batch: int,
     each: Callable[[Any, slice], None] | None = None,
+    threads: int | None = None,
 ) -> tuple[Any, int]:
     """`function` of each row, as NumPy arrays, and of how many rows before Ctrl-C, if pressed.
 
     `function` is a pytree with arrays for what changes (a bound method of a module), so that it is
     compiled once. With `each`, results are handed to it batch by batch, in order, and not kept.
+    What calls LAPACK needs `threads=1`: batches of factorisations in two threads can deadlock.
     """
     count = jax.tree.leaves(rows)[0].shape[0]
     batch = min(batch, count)
@@ -55,7 +57,7 @@ def map_batches(
 
     done = 0
     firsts = range(0, count, batch)
-    with one_blas_thread(), ThreadPoolExecutor(num_cores()) as pool:
+    with one_blas_thread(), ThreadPoolExecutor(threads or num_cores()) as pool:
         try:
             # The first batch compiles the program; the others then find it ready.
             pending = deque([pool.submit(work, 0)])

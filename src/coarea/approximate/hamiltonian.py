@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Key
 
 from coarea.approximate.method import AbstractMethod, Options, Run, run_chains
@@ -101,6 +102,11 @@ class FixedSeed(eqx.Module):
 
     synthetic: Synthetic
     seed: Key[Array, ""]
+
+    @property
+    def observed(self) -> Mapping[str, np.ma.MaskedArray]:
+        """The data by name."""
+        return self.synthetic.target.observed
 
     def log_density(self, z: Float[Array, " d"]) -> Float[Array, ""]:
         """The log density given the seed."""

@@ -66,9 +66,8 @@ def optimisation_monte_carlo(
             "elliptical_slice."
         )
     fits = Fits(target, directed, jax.random.key(seed))
-    found, done = map_batches(
-        fits.fit, np.arange(simulations), max(1, batch_size(target.num_inputs) // 4)
-    )
+    batch = max(1, batch_size(target.num_inputs) // 4)
+    found, done = map_batches(fits.fit, np.arange(simulations), batch, threads=1)
     warn_if_interrupted(done, simulations)
     fitted: Fit = found
     well = np.isfinite(fitted.log_weight)

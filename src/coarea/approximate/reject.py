@@ -124,7 +124,8 @@ class Nearest:
         self.distance = np.concatenate([self.distance, distance[close]])
         self.log_weight = np.concatenate([self.log_weight, log_weight[close]])
         if self._most is not None and self.distance.size > self._most:
-            self._keep(np.argpartition(self.distance, self._most - 1)[: self._most])
+            nearest = np.argpartition(self.distance, self._most - 1)[: self._most]
+            self._keep(np.sort(nearest))
         elif self._kernel == "gaussian" and self.numbers.size:
             self._keep(self.log_weight > self.log_weight.max() - _WORTHLESS)
 

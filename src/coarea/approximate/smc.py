@@ -34,6 +34,8 @@ _MOST_SWEEPS = 50
 # With less of the moves accepted than this, going on costs more than it brings.
 _LEAST_ACCEPTANCE = 0.01
 _MOST_LEVELS = 200
+# Simulations for each particle of the first population, after which too few are finite.
+_MOST_DRAWN = 10_000
 
 
 @in_float64
@@ -130,6 +132,10 @@ class Mover(eqx.Module):
         factor = model.log_density(u) - model.inputs.log_density(u)
         return Moved(u, distance, factor, rate, simulations)
 
+    def drawn_distance(self, number) -> Float[Array, ""]:
+        """How far from the data a particle from the prior is."""
+        return self.target.distance(self.draw(number).u)
+
     def move(self, row) -> Moved:
         """Moves that leave the softened posterior invariant."""
         number, u = row
@@ -177,12 +183,20 @@ class _Population:
         self._slices = group_places(target.model, None)
         self._simulations = 0
         self.history: list[Level] = []
-        numbers = np.arange(particles)
+        self._at: Any = self._finite(particles)  # of NumPy arrays with a row for each particle
+
+    def _finite(self, particles: int) -> Moved:
+        """The first so many simulations from the prior that are finite: a tolerance of infinity."""
         first = self._mover(np.inf, 1)
-        self._at, _ = map_batches(first.draw, numbers, self._batch)
-        self._count(self._at)
-        if not np.any(np.isfinite(self._at.distance)):
-            raise nothing_accepted(np.inf, particles, target)
+        found = np.empty(0, dtype=int)
+        while found.size < particles and self._simulations < _MOST_DRAWN * particles:
+            numbers = self._simulations + np.arange(max(particles, self._simulations))
+            distance, _ = map_batches(first.drawn_distance, numbers, self._batch)
+            found = np.concatenate([found, numbers[np.isfinite(distance)]])[:particles]
+            self._simulations += numbers.size
+        if found.size < particles:
+            raise nothing_accepted(np.inf, self._simulations, self._target)
+        return map_batches(first.draw, found, self._batch)[0]
 
     def descend(self, goal: float) -> float:
         """Lower the tolerance as far as it goes; the one reached."""
@@ -212,8 +226,7 @@ class _Population:
         Bisection, of what the weights leave: for the uniform kernel, how many are near enough.
         """
         distance = self._at.distance
-        finite = distance[np.isfinite(distance)]
-        wanted = min(_SURVIVAL * distance.size, 0.999 * finite.size)
+        wanted = _SURVIVAL * distance.size
 
         def left(epsilon):
             return effective_size(self._log_weights(epsilon, last))
@@ -221,7 +234,7 @@ class _Population:
         if left(goal) >= wanted:
             epsilon = goal
         else:
-            low, high = goal, min(last, 100 * finite.max() + goal)
+            low, high = goal, min(last, 100 * float(distance.max()) + goal)
             for _ in range(100):
                 middle = math.sqrt(low * high)
                 low, high = (low, middle) if left(middle) >= wanted else (middle, high)
@@ -246,11 +259,8 @@ class _Population:
         mover = self._mover(epsilon, sweeps)
         rows = (np.arange(self._at.distance.size), self._at.u)
         self._at, _ = map_batches(mover.move, rows, self._batch)
-        self._count(self._at)
+        self._simulations += int(np.sum(self._at.simulations))
         return float(np.mean(self._at.acceptance_rate))
-
-    def _count(self, moved: Moved) -> None:
-        self._simulations += int(np.sum(moved.simulations))
 
     def _mover(self, epsilon: float, sweeps: int) -> Mover:
         target = self._target.at(jnp.asarray(float(epsilon)))

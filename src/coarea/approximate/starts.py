@@ -1,6 +1,7 @@
 """Where chains start: close to the data."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -33,11 +34,10 @@ def near_the_data(target: Softened, options: Options) -> np.ndarray:
         )
         if np.all(-log_closeness <= float(target.typical_distance)):
             return u
-        try:
-            posterior = condition(target.model, target.observed, structure="dense")
-            return find_start(posterior, key, options.chains)
-        except CoareaError:
-            given = u
+        found = on_the_data(target.model, target.observed, options)
+        if found is not None:
+            return found
+        given = u
     distance = np.asarray(jax.jit(jax.vmap(target.distance))(given))
     within = target.epsilon if target.kernel == "uniform" else np.finfo(float).max
     too_far = ~(distance <= float(within))
@@ -49,6 +49,17 @@ def near_the_data(target: Softened, options: Options) -> np.ndarray:
             "inputs for each chain."
         )
     return given
+
+
+def on_the_data(
+    model: AbstractGenerator, observed: Mapping[str, Any], options: Options
+) -> np.ndarray | None:
+    """For each chain inputs that reproduce the data; None if the model has none to be found."""
+    try:
+        posterior = condition(model, observed, structure="dense")
+        return find_start(posterior, jax.random.key(options.seed), options.chains)
+    except CoareaError:
+        return None
 
 
 def best_of_prior(

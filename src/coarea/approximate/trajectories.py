@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Key
 
 from coarea.approximate.method import AbstractMethod, Options, Run, Stats, run_chains
 from coarea.approximate.softened import Directed, Softened, check_model, soften
-from coarea.approximate.starts import best_of_prior, near_the_data
+from coarea.approximate.starts import best_of_prior, near_the_data, on_the_data
 from coarea.errors import ModelError, SettingError, StartError
 from coarea.generators import Markov
 from coarea.kernels.kernel import check_step_size, step_range
@@ -167,7 +167,10 @@ class Given(eqx.Module):
 
 
 def best_parameters(target: Any, directed: Directed, options: Options) -> np.ndarray:
-    """For each chain, of many prior draws of the parameters the most probable."""
+    """For each chain, of many prior draws of the parameters the most probable.
+
+    If none is finite, those of inputs that reproduce the data.
+    """
     u, log_density = best_of_prior(
         directed.model,
         lambda u: target.log_density(u[directed.places]),
@@ -175,6 +178,8 @@ def best_parameters(target: Any, directed: Directed, options: Options) -> np.nda
         options.chains,
     )
     if not np.all(np.isfinite(log_density)):
+        u = on_the_data(directed.model, target.observed, options)
+    if u is None:
         raise StartError(
             "no prior draw of the parameters has a likelihood that is finite and not zero: give "
             "start=, a row of coordinates of the parameters for each chain."

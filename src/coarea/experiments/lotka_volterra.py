@@ -48,7 +48,7 @@ def simulate(u):
 
 def generator() -> co.Generator:
     """The model: four rates and two noises a step, all standard normal before they are mapped."""
-    return co.Generator(simulate, inputs={"z": 4, "noise": (NUM_STEPS, 2)})
+    return co.Generator(simulate, inputs={"z": 4, "noise": (NUM_STEPS, 2)}, parameters=["z"])
 
 
 @in_float64
