@@ -42,22 +42,6 @@ def timed(target, **options):
     return result, time.perf_counter() - began, first
 
 
-def markov_lotka_volterra() -> co.Markov:
-    def step(s, y, n, t):
-        z = jnp.exp(s["z"] - 2.0)
-        drift = [z[0] * y[0] - z[1] * y[0] * y[1], -z[2] * y[1] + z[3] * y[0] * y[1]]
-        return y + jnp.stack(drift) + n
-
-    return co.Markov(
-        shared={"z": 4},
-        noise=2,
-        steps=lotka_volterra.NUM_STEPS,
-        initial=lambda s, n: jnp.array(lotka_volterra.START),
-        step=step,
-        outputs=lambda s: {"z": jnp.exp(s["z"] - 2.0)},
-    )
-
-
 def numpyro_given_the_likelihood(y, draws, warmup):
     """NumPyro's NUTS on the closed-form posterior of the rates."""
     import numpyro
@@ -104,7 +88,7 @@ def compare_lotka_volterra(draws=5000, warmup=500):
     targets = {
         "dense": co.condition(generator, {"y": y}, structure="dense"),
         "triangular (found)": co.condition(generator, {"y": y}),
-        "elementwise (co.Markov)": co.condition(markov_lotka_volterra(), {"y": y}),
+        "elementwise (co.Markov)": co.condition(lotka_volterra.markov_generator(), {"y": y}),
     }
     z, seconds = numpyro_given_the_likelihood(y, draws, warmup)
     rows = {"NumPyro NUTS given the likelihood": (least_ess(np.moveaxis(z, -1, 0)), seconds)}

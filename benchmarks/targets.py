@@ -15,6 +15,7 @@ from scipy.integrate import quad
 
 import coarea as co
 from coarea.experiments import lotka_volterra
+from coarea.experiments.lotka_volterra_methods import exact_moments
 from coarea.manifolds import AbstractTarget
 
 
@@ -100,12 +101,8 @@ def rotations():
 
 def lotka_volterra_case():
     """Reference: importance sampling of the tractable posterior."""
-    sys.path.insert(0, "tests")
-    from test_lotka_volterra import exact_moments
-
     y = lotka_volterra.dataset(seed=0)
-    with jax.enable_x64(True):
-        mean, sd = exact_moments(y)
+    mean, sd = exact_moments(y)
     functions = {}
     for i in range(4):
         functions[f"E log z{i}"] = (lambda d, i=i: np.log(d["z"].values[..., i]), mean[i])

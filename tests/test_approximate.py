@@ -222,7 +222,7 @@ def test_optimisation_monte_carlo_weighs_by_the_jacobian():
 
 def synthetic(num, epsilon, simulations):
     target = soften(location(num), {"y": np.resize(Y, num)}, epsilon, "gaussian")
-    return Synthetic(target, Directed(location(num), "test"), simulations)
+    return Synthetic(target, Directed(location(num), "test"), dict, simulations)
 
 
 def test_the_gradient_of_the_synthetic_likelihood_is_the_exact_one_but_for_noise(x64):
@@ -320,6 +320,77 @@ def test_a_markov_model_knows_its_parameters_and_its_runs_can_be_diagnosed():
     assert "effective draws" in str(co.diagnose(weighed))
 
 
+COUNTS = co.Generator(
+    lambda u: {"z": u["z"], "y": jnp.round(10 * u["z"] + 3 * u["n"]).astype(jnp.int8)},
+    inputs={"z": (), "n": ()},
+    parameters=["z"],
+)
+
+
+def test_counts_are_compared_as_numbers_and_the_tolerance_falls_though_many_are_equally_far():
+    draws = co.approximate.smc(COUNTS, {"y": 3}, epsilon=0.5, particles=300)
+    assert draws.attrs["epsilon"] < 1
+    assert draws.attrs["simulations"] < 100_000
+    assert 50 < draws.attrs["effective_size"] <= 300
+    near = co.approximate.reject(COUNTS, {"y": 3.4}, epsilon=0.5, simulations=5000)
+    np.testing.assert_allclose(near.sample_stats["distance"], 0.4)
+    assert abs(float(near.posterior["z"].mean()) - 0.28) < 0.1
+
+
+def test_models_that_factor_matrices_do_not_deadlock_in_threads():
+    def simulate(u):
+        A = jnp.eye(10) + 0.1 * u["A"] @ u["A"].T
+        return {"z": u["z"], "y": u["z"] + jnp.linalg.solve(A, jnp.ones(10))[0]}
+
+    model = co.Generator(simulate, inputs={"z": (), "A": (10, 10)}, parameters=["z"])
+    draws = co.approximate.reject(model, {"y": 1.0}, epsilon=0.1, simulations=20_000)
+    assert draws.attrs["accepted"] > 100
+
+
+def test_chains_start_where_the_models_own_factor_allows():
+    model = co.Generator(
+        lambda u: {"z": u["z"], "y": u["z"] + u["n"]},
+        inputs={"z": (), "n": ()},
+        parameters=["z"],
+        log_factor=lambda outputs: jnp.where(outputs["z"] > 1.0, 0.0, -jnp.inf),
+    )
+    options = {"epsilon": 0.5, "draws": 50, "warmup": 20, "chains": 2, "progress": False}
+    for method in (co.approximate.elliptical_slice, co.approximate.mcmc):
+        assert float(method(model, {"y": 0.0}, **options).posterior["z"].min()) > 1.0
+    with pytest.raises(StartError, match="possible"):
+        co.approximate.elliptical_slice(model, {"y": 0.0}, start=np.zeros((2, 2)), **options)
+
+
+def test_hamiltonian_abc_reports_what_the_parameters_determine():
+    draws = co.approximate.hamiltonian(
+        location(),
+        {"y": Y},
+        outputs=lambda parameters: {"twice": 2 * parameters["z"]},
+        draws=20,
+        warmup=30,
+        chains=2,
+        progress=False,
+    )
+    assert list(draws.posterior) == ["twice"]
+
+
+def test_sequential_abc_keeps_its_last_level_when_interrupted(monkeypatch):
+    from coarea.approximate.smc import _Population
+
+    move = _Population._move
+
+    def interrupted(self, epsilon):
+        if len(self.history) == 2:
+            raise KeyboardInterrupt
+        return move(self, epsilon)
+
+    monkeypatch.setattr(_Population, "_move", interrupted)
+    with pytest.warns(co.errors.SamplingWarning, match="interrupted"):
+        draws = co.approximate.smc(location(), {"y": Y}, epsilon=0.1, particles=200)
+    assert draws.posterior["z"].shape == (1, 200)
+    assert draws.sample_stats["distance"].max() <= draws.attrs["epsilon"]
+
+
 UNDIRECTED = co.Generator(lambda u: {"z": u["z"], "y": u["z"] + u["n"]}, {"z": (), "n": 2})
 STEPS = co.Generator(
     lambda u: {"z": u["z"], "y": jnp.floor(20 * u["z"]) + jnp.floor(u["n"])},
@@ -401,6 +472,34 @@ MISTAKES = {
         lambda: approximate.hamiltonian(location(), {"y": Y}, simulations=1),
         SettingError,
         "two or more",
+    ),
+    "no spread": (
+        lambda: approximate.hamiltonian(
+            co.Generator(
+                lambda u: {"y": jnp.stack([u["z"], u["z"] + u["n"]])},
+                {"z": (), "n": ()},
+                parameters=["z"],
+            ),
+            {"y": Y},
+        ),
+        SettingError,
+        "give epsilon",
+    ),
+    "a factor beside a likelihood": (
+        lambda: approximate.tractable(
+            co.Generator(
+                lambda u: {"y": u["z"]}, {"z": ()}, parameters=["z"], log_factor=lambda o: o["y"]
+            ),
+            {"y": 0.0},
+            lambda parameters, observed: 0.0,
+        ),
+        ModelError,
+        "log_factor",
+    ),
+    "draws as a start": (
+        lambda: approximate.mcmc(location(), {"y": Y}, epsilon=1.0, start={"z": 1}),
+        SettingError,
+        "start must be an array",
     ),
     "start of another shape": (
         lambda: approximate.mcmc(location(), {"y": Y}, epsilon=1.0, start=np.zeros((4, 2))),

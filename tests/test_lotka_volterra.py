@@ -1,52 +1,13 @@
 """The main job against the posterior that its closed-form likelihood gives."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import coarea as co
 from coarea.experiments import lotka_volterra
+from coarea.experiments.lotka_volterra_methods import exact_moments
 from exact import assert_mean
-
-
-def exact_moments(y):
-    """Mean and sd of log z, by importance sampling with an error far below that of the draws.
-
-    Increments are Gaussian given the state before, so the likelihood of the rates is known; the
-    posterior is near a normal, which a heavy-tailed proposal around its mode covers.
-    """
-    before = np.concatenate([[lotka_volterra.START], y[:-1]])
-
-    def log_posterior(log_z):
-        z = jnp.exp(log_z)
-        prey, predators = before.T
-        drift = jnp.stack(
-            [
-                z[0] * prey - z[1] * prey * predators,
-                -z[2] * predators + z[3] * prey * predators,
-            ],
-            axis=1,
-        )
-        noise = y - before - drift
-        return -0.5 * jnp.sum(noise**2) - 0.5 * jnp.sum((log_z + 2.0) ** 2)
-
-    mode = jnp.log(lotka_volterra.TRUTH)
-    for _ in range(50):
-        H = jax.hessian(log_posterior)(mode)
-        mode = mode - jnp.linalg.solve(H, jax.grad(log_posterior)(mode))
-    L = np.linalg.cholesky(np.linalg.inv(-H))
-    rng = np.random.default_rng(0)
-    dof = 10
-    t = rng.normal(size=(200_000, 4)) * np.sqrt(dof / rng.chisquare(dof, size=(200_000, 1)))
-    log_proposal = -0.5 * (dof + 4) * np.log1p(np.sum(t**2, axis=1) / dof)
-    x = np.asarray(mode) + t @ L.T
-    log_weight = np.asarray(jax.vmap(log_posterior)(x)) - log_proposal
-    weight = np.exp(log_weight - log_weight.max())
-    weight /= weight.sum()
-    assert 1 / np.sum(weight**2) > 100_000
-    mean = weight @ x
-    return mean, np.sqrt(weight @ (x - mean) ** 2)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +16,7 @@ def data():
 
 
 def test_rates_agree_with_the_tractable_posterior(data):
-    with jax.enable_x64(True), jax.numpy_rank_promotion("allow"):
+    with jax.numpy_rank_promotion("allow"):
         mean, sd = exact_moments(data)
     posterior = co.condition(lotka_volterra.generator(), {"y": data})
     draws = co.sample(

@@ -10,7 +10,9 @@ README = Path(__file__).parents[1] / "README.md"
 
 def test_the_examples_in_the_readme_run():
     names = {}
-    first, second, third, fourth = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+    first, second, third, fourth = re.findall(
+        r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL
+    )
     exec(first, names)
     posterior = names["draws"].posterior
     assert posterior["scale"].shape == (4, 1000)

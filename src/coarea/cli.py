@@ -27,6 +27,14 @@ Chains = Annotated[int, typer.Option(min=1, help="Independent chains.")]
 Seed = Annotated[
     int, typer.Option(min=0, help="The same seed gives the same data and the same draws.")
 ]
+Study = Annotated[
+    bool,
+    typer.Option("--study", help="Compare methods instead; goes on with what OUT/study holds."),
+]
+Budget = Annotated[
+    float, typer.Option(min=0.1, help="Seconds for all runs of each method in a study.")
+]
+Runs = Annotated[int, typer.Option(min=2, help="Runs of each method in a study.")]
 Out = Annotated[Path, typer.Option(help="The folder for figures and draws; made if absent.")]
 
 
@@ -45,11 +53,19 @@ def lotka_volterra(
     chains: Chains = 4,
     seed: Seed = 0,
     out: Out = Path("out/lotka-volterra"),
+    study: Study = False,
+    budget: Budget = 20.0,
+    runs: Runs = 10,
 ) -> None:
     """Rates of a stochastic predator–prey model from exactly observed populations."""
-    from coarea.experiments import lotka_volterra
+    if study:
+        from coarea.experiments import lotka_volterra_study
 
-    lotka_volterra.run(draws, warmup, chains, seed, out)
+        lotka_volterra_study.run(runs, budget, seed, out / "study")
+    else:
+        from coarea.experiments import lotka_volterra
+
+        lotka_volterra.run(draws, warmup, chains, seed, out)
 
 
 @run.command("fitzhugh-nagumo")

@@ -10,6 +10,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from coarea.manifolds.validation import primitives
 from coarea.precision import computing_in
 from coarea.sampling.run import num_cores
 from coarea.sampling.settings import one_blas_thread
@@ -25,6 +26,30 @@ def batch_size(num_inputs: int) -> int:
     return max(1, min(4096, _NUMBERS // num_inputs))
 
 
+# Factorisations: LAPACK's on a CPU.
+_FACTORISATIONS = {
+    "cholesky",
+    "eig",
+    "eigh",
+    "geqrf",
+    "hessenberg",
+    "householder_product",
+    "lu",
+    "qr",
+    "schur",
+    "svd",
+    "triangular_solve",
+    "tridiagonal",
+    "tridiagonal_solve",
+}
+
+
+def calls_lapack(function: Callable, *example: Any) -> bool:
+    """Whether a function factors matrices, which batches of in two threads can deadlock."""
+    jaxpr = jax.make_jaxpr(function)(*example).jaxpr
+    return not _FACTORISATIONS.isdisjoint(primitives(jaxpr))
+
+
 @eqx.filter_jit
 def _vectorised(function, rows):
     return jax.vmap(function)(rows)
@@ -35,29 +60,31 @@ def map_batches(
     rows: Any,
     batch: int,
     each: Callable[[Any, slice], None] | None = None,
-    threads: int | None = None,
+    partial: bool = False,
 ) -> tuple[Any, int]:
-    """`function` of each row, as NumPy arrays, and of how many rows before Ctrl-C, if pressed.
+    """`function` of each row, as NumPy arrays, and of how many rows.
 
     `function` is a pytree with arrays for what changes (a bound method of a module), so that it is
     compiled once. With `each`, results are handed to it batch by batch, in order, and not kept.
-    What calls LAPACK needs `threads=1`: batches of factorisations in two threads can deadlock.
+    Ctrl-C ends it; if some will do (`partial`), with those that are there.
     """
     count = jax.tree.leaves(rows)[0].shape[0]
-    batch = min(batch, count)
+    first_row = jax.tree.map(lambda x: x[0], rows)
+    threads = 1 if calls_lapack(function, first_row) else num_cores()
     kept = []
 
     def work(first):
-        # The last batch reaches back, so that all have one size and need one program.
-        start = min(first, count - batch)
-        part = jax.tree.map(lambda x: x[start : start + batch], rows)
+        # All batches have one size, so that they need one program: the last is filled up.
+        end = min(first + batch, count)
+        which = np.minimum(np.arange(first, first + batch), count - 1)
+        part = jax.tree.map(lambda x: x[which], rows)
         with computing_in("float64"):
             found = _vectorised(function, part)
-        return jax.tree.map(lambda x: np.asarray(x)[first - start :], found)
+        return jax.tree.map(lambda x: np.asarray(x)[: end - first], found)
 
     done = 0
     firsts = range(0, count, batch)
-    with one_blas_thread(), ThreadPoolExecutor(threads or num_cores()) as pool:
+    with one_blas_thread(), ThreadPoolExecutor(threads) as pool:
         try:
             # The first batch compiles the program; the others then find it ready.
             pending = deque([pool.submit(work, 0)])
@@ -73,7 +100,7 @@ def map_batches(
         except KeyboardInterrupt:
             with contextlib.suppress(KeyboardInterrupt):
                 pool.shutdown(cancel_futures=True)
-            if not done:
+            if not (partial and done):
                 raise
     if each is not None:
         return None, done

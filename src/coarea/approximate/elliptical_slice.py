@@ -9,7 +9,7 @@ import numpy as np
 from blackjax.mcmc import elliptical_slice as blackjax_slice
 from jaxtyping import Array, Float, Int, Key
 
-from coarea.approximate.method import AbstractMethod, Options, Run, Stats, run_chains
+from coarea.approximate.method import AbstractMethod, Drawn, Options, Run, Stats, run_chains
 from coarea.approximate.softened import Closeness, Softened, soften
 from coarea.approximate.starts import near_the_data
 from coarea.errors import SettingError
@@ -38,7 +38,8 @@ def elliptical_slice(
     tuning, and keeps most of a simulation that is close already, so that it reaches a smaller ε
     than methods that draw the noise anew; still its moves shrink with ε. `groups` are names of
     inputs or tuples of them; left out, the parameters of a directed model and its noise take turns,
-    and those of other models move together. Further options are those of `coarea.sample`.
+    and those of other models move together. Of the options of `coarea.sample` it takes `draws`,
+    `warmup`, `chains`, `seed`, `start`, `keep`, `devices` and `progress`.
 
     >>> import coarea as co
     >>> model = co.Generator(lambda u: {"z": u["z"], "y": u["z"] + u["n"]}, {"z": (), "n": ()})
@@ -81,15 +82,15 @@ class EllipticalSlice(AbstractMethod):
     def step(self, key, state: Turned, number):  # noqa: D102
         del number
         state, count = self.turn(key, state)
+        at = self.target.simulate(state.u)
         stats = Stats(
             acceptance_rate=len(self.groups) / count,
             diverging=jnp.asarray(False),
-            lp=self.target.model.log_density(state.u)
-            + self.target.log_closeness(distance := self.target.distance(state.u)),
+            lp=self.target.model.inputs.log_density(at.u) + at.log_likelihood,
             n_steps=count,
-            distance=distance,
+            distance=at.distance,
         )
-        return state, state.u, stats
+        return state, Drawn(at.u, at.latents, stats)
 
     def turn(self, key: Key[Array, ""], state: Turned) -> tuple[Turned, Int[Array, ""]]:
         """Every group once, and how many simulations that took."""
@@ -112,7 +113,7 @@ class EllipticalSlice(AbstractMethod):
         return Turned(u, jnp.asarray(turned.logdensity)), info.subiter
 
     def _log_ratio(self, u):
-        return self.target.log_ratio_to_normal(u, self.target.distance(u))
+        return self.target.log_ratio_to_normal(self.target.simulate(u))
 
 
 def group_places(

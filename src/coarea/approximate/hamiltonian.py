@@ -1,6 +1,6 @@
 """Hamiltonian ABC: gradients of a synthetic likelihood, with common random numbers."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
@@ -11,9 +11,15 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from coarea.approximate.method import AbstractMethod, Options, Run, run_chains
-from coarea.approximate.softened import Directed, Softened, soften
-from coarea.approximate.trajectories import Follower, Trajectories, best_parameters
-from coarea.errors import SettingError
+from coarea.approximate.softened import Directed, Softened, check_model, soften
+from coarea.approximate.trajectories import (
+    Follower,
+    Trajectories,
+    as_step,
+    best_parameters,
+    report_of,
+)
+from coarea.errors import ModelError, SettingError
 from coarea.kernels.kernel import check_positive_count, step_range
 from coarea.precision import in_float64
 
@@ -30,6 +36,7 @@ def hamiltonian(
     simulations: int = 10,
     num_steps: int | tuple[int, int] = (5, 15),
     step_size: float | None = None,
+    outputs: Callable[[dict[str, Array]], dict[str, Array]] | None = None,
     **run: Unpack[Run],
 ) -> "DataTree":
     """Hamiltonian ABC (Meeds, Leenders & Welling 2015) of a directed model's parameters.
@@ -41,8 +48,10 @@ def hamiltonian(
     trajectories uncorrected.) It needs derivatives, and is the right tool for many parameters and
     data that are, or are summarised into, nearly normal and uncorrelated statistics
     (`model.summarise`); elsewhere the normal approximation decides the result, and its error does
-    not vanish with more simulations. Further options are those of `coarea.sample`; a row of `start`
-    has the coordinates of the parameters.
+    not vanish with more simulations. `outputs(parameters)` is what to report; left out, the
+    parameters themselves. Of the options of `coarea.sample` it takes `draws`, `warmup`, `chains`,
+    `seed`, `start`, `keep`, `devices` and `progress`; a row of `start` has the coordinates of the
+    parameters.
 
     >>> import coarea as co
     >>> model = co.Generator(
@@ -56,16 +65,20 @@ def hamiltonian(
     check_positive_count("simulations", simulations)
     if simulations < 2:
         raise SettingError("simulations=1: a variance needs two or more.")
+    check_model(model)
     directed = Directed(model, "hamiltonian")
+    if model.has_factor:
+        raise ModelError("the model has a log_factor, which a synthetic likelihood would miss.")
     # With no tolerance at all the simulations' own spread is all that softens the data.
     target = soften(model, observed, 1.0 if epsilon == 0 else epsilon, "gaussian")
     target = replace(target, epsilon=jnp.asarray(float(epsilon)))
-    synthetic = Synthetic(target, directed, simulations)
-    method = CommonNumbers(target, synthetic, step_range(num_steps), step_size, options.warmup)
+    synthetic = Synthetic(target, directed, report_of(model, outputs), simulations)
+    method = CommonNumbers(synthetic, step_range(num_steps), as_step(step_size), options.warmup)
     starts = options.given_starts(directed.places.size)
     if starts is None:
         fixed = FixedSeed(synthetic, jax.random.key(options.seed))
         starts = best_parameters(fixed, directed, options)
+    _check_spread(synthetic, starts[0])
     return run_chains(
         method,
         starts,
@@ -77,24 +90,61 @@ def hamiltonian(
     )
 
 
+def _check_spread(synthetic: "Synthetic", z: np.ndarray) -> None:
+    """Refuse data that simulations do not vary in: their likelihood would be a point's."""
+    _, variance = synthetic.moments(jnp.asarray(z), jax.random.key(0))
+    observations = synthetic.target.observations
+    size = 1.0 + max(float(np.max(np.abs(o.values))) for o in observations)
+    if np.any(np.asarray(variance) <= (1e-10 * size) ** 2):
+        raise SettingError(
+            "some observed values are the same in all simulations from the same parameters, so "
+            "that they have no normal likelihood: give epsilon."
+        )
+
+
 class Synthetic(eqx.Module):
     """A normal likelihood whose moments are estimated from simulations, all from one seed."""
 
     target: Softened
     directed: Directed
+    report: Callable
     simulations: int = eqx.field(static=True)
+
+    @property
+    def num_inputs(self) -> int:
+        """How many coordinates the parameters have."""
+        return self.directed.places.size
+
+    @property
+    def observed(self) -> Mapping[str, np.ma.MaskedArray]:
+        """The data by name."""
+        return self.target.observed
+
+    def latents(self, z: Float[Array, " d"]) -> dict[str, Array]:
+        """What is to be reported of the parameters."""
+        return self.report(self.inputs(z))
+
+    def inputs(self, z: Float[Array, " d"]) -> dict[str, Array]:
+        """The parameters by name."""
+        return self.directed.prior.values(z)
+
+    def moments(
+        self, z: Float[Array, " d"], seed: Key[Array, ""]
+    ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
+        """Mean and variance of simulated minus observed values, ε² added."""
+        keys = jax.random.split(seed, self.simulations)
+        residual = jax.vmap(lambda key: self.target.residual(self.directed.simulated(key, z)))(keys)
+        variance = jnp.var(residual, axis=0, ddof=1) + self.target.epsilon**2
+        return jnp.mean(residual, axis=0), variance
 
     def log_likelihood(self, z: Float[Array, " d"], seed: Key[Array, ""]) -> Float[Array, ""]:
         """With equal seeds a smooth function of z: the random numbers are common to all z."""
-        keys = jax.random.split(seed, self.simulations)
-        u = jax.vmap(lambda key: self.directed.simulated(key, z))(keys)
-        residual = jax.vmap(self.target.residual)(u)
-        mean = jnp.mean(residual, axis=0)
-        variance = jnp.var(residual, axis=0, ddof=1) + self.target.epsilon**2
-        normal = -0.5 * jnp.sum(mean**2 / variance + jnp.log(2 * jnp.pi * variance))
-        model = self.target.model
-        factors = jax.vmap(lambda u: model.log_density(u) - model.inputs.log_density(u))(u)
-        return normal + jax.nn.logsumexp(factors) - jnp.log(self.simulations)
+        mean, variance = self.moments(z, seed)
+        return -0.5 * jnp.sum(mean**2 / variance + jnp.log(2 * jnp.pi * variance))
+
+    def log_density(self, z: Float[Array, " d"]) -> Float[Array, ""]:
+        """The log density for one seed."""
+        return FixedSeed(self, jax.random.key(0)).log_density(z)
 
 
 class FixedSeed(eqx.Module):
@@ -106,7 +156,7 @@ class FixedSeed(eqx.Module):
     @property
     def observed(self) -> Mapping[str, np.ma.MaskedArray]:
         """The data by name."""
-        return self.synthetic.target.observed
+        return self.synthetic.observed
 
     def log_density(self, z: Float[Array, " d"]) -> Float[Array, ""]:
         """The log density given the seed."""
@@ -125,17 +175,16 @@ class Seeded(NamedTuple):
 class CommonNumbers(AbstractMethod):
     """HMC of the parameters given the seed of their simulations, and Metropolis steps of that."""
 
-    target: Softened
-    synthetic: Synthetic
+    target: Synthetic
     num_steps: tuple[int, int] = eqx.field(static=True)
-    step_size: float | None
+    step_size: Float[Array, ""] | None
     warmup: int = eqx.field(static=True)
 
     def __check_init__(self):
         self._given(jax.random.key(0))  # which checks the settings
 
     def _given(self, seed) -> Trajectories:
-        density = FixedSeed(self.synthetic, seed)
+        density = FixedSeed(self.target, seed)
         return Trajectories(density, self.num_steps, self.step_size, self.warmup)
 
     @property
@@ -148,13 +197,12 @@ class CommonNumbers(AbstractMethod):
         return Seeded(seed, self._given(seed).init(key, u))
 
     def step(self, key, state: Seeded, number):  # noqa: D102
-        other, accept_key, move_key, show_key = jax.random.split(key, 4)
+        other, accept_key, move_key = jax.random.split(key, 3)
         follower = state.follower
         there = self._given(other).at(follower.state.position)
         log_ratio = there.logdensity - follower.state.logdensity
         changes = jnp.log(jax.random.uniform(accept_key)) < log_ratio
         seed = jnp.where(changes, other, state.seed)
         at = jax.tree.map(lambda a, b: jnp.where(changes, a, b), there, follower.state)
-        follower, z, stats = self._given(seed).step(move_key, follower._replace(state=at), number)
-        u = self.synthetic.directed.simulated(show_key, z)
-        return Seeded(seed, follower), u, stats._replace(distance=self.target.distance(u))
+        follower, drawn = self._given(seed).step(move_key, follower._replace(state=at), number)
+        return Seeded(seed, follower), drawn._replace(latents=self.target.latents(drawn.u))

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
-from coarea.approximate.method import AbstractMethod, Options, Run, Stats, run_chains
-from coarea.approximate.softened import Closeness, Directed, Softened, soften
+from coarea.approximate.method import AbstractMethod, Drawn, Options, Run, Stats, run_chains
+from coarea.approximate.softened import Closeness, Directed, Simulated, Softened, soften
 from coarea.approximate.starts import near_the_data
 from coarea.kernels.kernel import check_step_size
 from coarea.precision import in_float64
@@ -40,7 +40,8 @@ def mcmc(
     right tool for few parameters, few observed values and an ε that fresh simulations often meet:
     acceptance falls with the ε-ball's probability, so that beyond a handful of values
     `elliptical_slice`, which moves the noise too, goes further. Left out, `step_size` is found
-    during warm-up. Further options are those of `coarea.sample`.
+    during warm-up. Of the options of `coarea.sample` it takes `draws`, `warmup`, `chains`, `seed`,
+    `start`, `keep`, `devices` and `progress`.
 
     >>> import coarea as co
     >>> model = co.Generator(
@@ -66,43 +67,29 @@ def mcmc(
     )
 
 
-class Place(NamedTuple):
-    """Where a chain is, and how close to the data."""
-
-    u: Float[Array, " M"]
-    distance: Float[Array, ""]
-    log_likelihood: Float[Array, ""]
-
-
-def place_at(target: Softened, u: Float[Array, " M"]) -> Place:
-    """All that is to know of inputs u: one simulation."""
-    distance = target.distance(u)
-    return Place(u, distance, target.log_likelihood(u, distance))
-
-
 def move_parameters(
     target: Softened,
     directed: Directed,
     key: Key[Array, ""],
-    at: Place,
+    at: Simulated,
     change: Float[Array, " d"],
-) -> tuple[Place, Float[Array, ""], Bool[Array, ""]]:
-    """Propose a change of the parameters with fresh noise; how likely it is accepted; if it was."""
+) -> tuple[Simulated, Float[Array, ""]]:
+    """Propose a change of the parameters with fresh noise; and how likely it is accepted."""
     noise_key, accept_key = jax.random.split(key)
     z = at.u[directed.places]
-    there = place_at(target, directed.simulated(noise_key, z + change))
+    there = target.simulate(directed.simulated(noise_key, z + change))
     log_prior = directed.prior.log_density(z + change) - directed.prior.log_density(z)
     log_ratio = log_prior + there.log_likelihood - at.log_likelihood
     probability = jnp.where(jnp.isnan(log_ratio), 0.0, jnp.exp(jnp.minimum(0.0, log_ratio)))
     accepted = jax.random.uniform(accept_key) < probability
     chosen = jax.tree.map(lambda a, b: jnp.where(accepted, a, b), there, at)
-    return chosen, probability, accepted
+    return chosen, probability
 
 
 class Walker(NamedTuple):
     """A chain of ABC-MCMC: its place, its step, and how often fresh noise alone is accepted."""
 
-    at: Place
+    at: Simulated
     log_step: Float[Array, ""]
     unmoved: Float[Array, ""]
 
@@ -118,13 +105,13 @@ class RandomWalk(AbstractMethod):
     def init(self, key, u):  # noqa: D102
         del key
         step = jnp.asarray(_FIRST_STEP) if self.step_size is None else self.step_size
-        return Walker(place_at(self.target, u), jnp.log(step), jnp.ones(()))
+        return Walker(self.target.simulate(u), jnp.log(step), jnp.ones(()))
 
     def step(self, key, state: Walker, number):  # noqa: D102
         change_key, move_key, learn_key = jax.random.split(key, 3)
         step = jnp.exp(state.log_step)
         change = step * jax.random.normal(change_key, self.directed.places.shape)
-        at, probability, _ = move_parameters(self.target, self.directed, move_key, state.at, change)
+        at, probability = move_parameters(self.target, self.directed, move_key, state.at, change)
         learnt = state
         if self.step_size is None:
             learnt = jax.lax.cond(
@@ -140,12 +127,12 @@ class RandomWalk(AbstractMethod):
             step_size=step,
             distance=at.distance,
         )
-        return learnt._replace(at=at), at.u, stats
+        return learnt._replace(at=at), Drawn(at.u, at.latents, stats)
 
     def _learn(self, key, state: Walker, probability, number) -> Walker:
         """Compare with a proposal that does not move: the noise alone may be hard to match."""
         still = jnp.zeros(self.directed.places.shape)
-        _, without, _ = move_parameters(self.target, self.directed, key, state.at, still)
+        _, without = move_parameters(self.target, self.directed, key, state.at, still)
         weight = 1 / (number + 2.0)
         unmoved = (1 - weight) * state.unmoved + weight * without
         excess = (probability - _WANTED * without) / unmoved

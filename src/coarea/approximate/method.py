@@ -1,5 +1,6 @@
 """Running chains of an approximate method: the same driver and the same results as `sample`."""
 
+import functools
 import time
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -11,11 +12,12 @@ import jax
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Key
 
+from coarea.approximate.batches import calls_lapack
 from coarea.errors import SettingError
 from coarea.sampling.chains import AbstractProgram, Block, for_each_chain, longest_block
 from coarea.sampling.places import Devices, places_for
 from coarea.sampling.progress import Display
-from coarea.sampling.results import as_datatree
+from coarea.sampling.results import as_datatree, warn_of_problems
 from coarea.sampling.run import Group, draw
 from coarea.sampling.settings import check_count, one_blas_thread
 
@@ -38,6 +40,14 @@ class Stats(NamedTuple):
     distance: Float[Array, ""] | None = None
 
 
+class Drawn(NamedTuple):
+    """A chain's next draw: its position, what is to be reported of it, and how it went."""
+
+    u: Float[Array, " M"]
+    latents: dict[str, Array]
+    stats: Stats
+
+
 class Density(Protocol):
     """What chains move in: the meaning of a position."""
 
@@ -49,6 +59,10 @@ class Density(Protocol):
     @property
     def observed(self) -> Mapping[str, np.ma.MaskedArray]:
         """The data by name."""
+        ...
+
+    def log_density(self, u: Array) -> Array:
+        """The log density of a position."""
         ...
 
     def latents(self, u: Array) -> dict[str, Array]:
@@ -70,10 +84,8 @@ class AbstractMethod(eqx.Module):
         """The state of a chain at u."""
 
     @abstractmethod
-    def step(
-        self, key: Key[Array, ""], state: Any, number: Int[Array, ""]
-    ) -> tuple[Any, Float[Array, " M"], Stats]:
-        """The next state, its position, and how the transition, by its number from 0, went."""
+    def step(self, key: Key[Array, ""], state: Any, number: Int[Array, ""]) -> tuple[Any, Drawn]:
+        """The next state, and its draw; transitions are numbered from 0."""
 
 
 class Run(TypedDict, total=False):
@@ -111,7 +123,10 @@ class Options:
         """The user's start points, one for each chain."""
         if self.start is None:
             return None
-        u = np.asarray(self.start, dtype=float)
+        try:
+            u = np.asarray(self.start, dtype=float)
+        except (TypeError, ValueError) as error:
+            raise SettingError(f"start must be an array, a row for each chain: {error}.") from error
         if u.shape != (self.chains, size) or not np.all(np.isfinite(u)):
             raise SettingError(
                 f"start has shape {u.shape}; {self.chains} chains need a row each of {size} finite "
@@ -142,10 +157,9 @@ class Approximate(AbstractProgram):
 
     def draw(self, chain: Chain, number):  # noqa: D102
         key = jax.random.fold_in(chain.key, number)
-        state, u, stats = self.method.step(key, chain.state, number)
-        target = self.method.target
-        kept = Block(target.latents(u), target.inputs(u) if self.keep_inputs else None, stats)
-        return Chain(chain.key, state), kept
+        state, drawn = self.method.step(key, chain.state, number)
+        inputs = self.method.target.inputs(drawn.u) if self.keep_inputs else None
+        return Chain(chain.key, state), Block(drawn.latents, inputs, drawn.stats)
 
 
 def run_chains(
@@ -158,10 +172,12 @@ def run_chains(
 ) -> "DataTree":
     """Chains from their starts, by the method called `name`, as ArviZ data."""
     began = time.perf_counter()
-    places = places_for(options.chains, min(options.chains, _TOGETHER), options.devices)
-    total = (warmup + options.draws) * sum(len(place.chains) for place in places)
     target: Density = method.target
     u = jax.ShapeDtypeStruct((target.num_inputs,), float)
+    # Batched factorisations are slow on a CPU, and unsafe in two threads.
+    together = 1 if calls_lapack(target.log_density, u) else min(options.chains, _TOGETHER)
+    places = places_for(options.chains, together, options.devices)
+    total = (warmup + options.draws) * sum(len(place.chains) for place in places)
     size = sum(x.size for x in jax.tree.leaves(jax.eval_shape(target.latents, u)))
     with one_blas_thread(), Display(options.progress, total) as display:
         display.compiling()
@@ -175,9 +191,9 @@ def run_chains(
         )
         groups = []
         for place in places:
-            with place.active():
-                chains = _begin(method, place.keys(options.seed), place.put(starts))
-            groups.append(Group(place, chains, warmup, options.draws))
+            keys, u = place.keys(options.seed), place.put(starts)
+            begin = functools.partial(_begin, method, keys, u)
+            groups.append(Group(place, begin, warmup, options.draws))
         block, _ = draw(program, groups, options.chains, options.draws, "float64", display.update)
     about = {
         "method": name,
@@ -186,7 +202,9 @@ def run_chains(
         "sampling_time": time.perf_counter() - began,
         **about,
     }
-    return as_datatree(block, target.observed, about)
+    result = as_datatree(block, target.observed, about)
+    warn_of_problems(result, stacklevel=4)
+    return result
 
 
 @eqx.filter_jit

@@ -42,9 +42,8 @@ def optimisation_monte_carlo(
     kept, weighted by prior density over √|JᵀJ|, J the derivative of the simulation by the
     parameters: `sample_stats["weight"]`; the attributes count what was accepted, and say what the
     weights leave of it (`effective_size`). It is the right tool where there are about as many
-    observed values or summary statistics as parameters. With more, most draws of the noise fit for
-    no parameters; with several solutions it finds one of them. As ε falls it does not become exact
-    unless both numbers are equal.
+    observed values or summary statistics as parameters: with more, as ε falls, ever fewer draws of
+    the noise fit for any parameters. Where several parameters fit it finds one of them.
 
     >>> import coarea as co
     >>> model = co.Generator(
@@ -67,7 +66,7 @@ def optimisation_monte_carlo(
         )
     fits = Fits(target, directed, jax.random.key(seed))
     batch = max(1, batch_size(target.num_inputs) // 4)
-    found, done = map_batches(fits.fit, np.arange(simulations), batch, threads=1)
+    found, done = map_batches(fits.fit, np.arange(simulations), batch, partial=True)
     warn_if_interrupted(done, simulations)
     fitted: Fit = found
     well = np.isfinite(fitted.log_weight)
@@ -116,19 +115,15 @@ class Fits(eqx.Module):
         )
         z = solution.value
         u = self.directed.place(z, drawn)
-        distance = self.target.distance(u)
+        at = self.target.simulate(u)
         J = jax.jacfwd(residual)(z)
         _, log_det = jnp.linalg.slogdet(J.T @ J)
-        log_weight = (
-            self.directed.prior.log_density(z)
-            + self.target.log_likelihood(u, distance)
-            - 0.5 * log_det
-        )
+        log_weight = self.directed.prior.log_density(z) + at.log_likelihood - 0.5 * log_det
         is_well = jnp.isfinite(log_weight) & jnp.isfinite(log_det)
         return Fit(
             u,
-            self.target.latents(u),
-            distance,
+            at.latents,
+            at.distance,
             jnp.where(is_well, log_weight, -jnp.inf),
-            (solution.result == optx.RESULTS.successful) & jnp.isfinite(distance),
+            (solution.result == optx.RESULTS.successful) & jnp.isfinite(at.distance),
         )

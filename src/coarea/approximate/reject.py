@@ -65,7 +65,8 @@ def reject(
     simulate = Simulations(target, jax.random.key(seed))
     nearest = Nearest(target, None if quantile is None else max(1, round(quantile * simulations)))
     batch = batch_size(target.num_inputs)
-    _, done = map_batches(simulate.distance, np.arange(simulations), batch, nearest.add)
+    numbers = np.arange(simulations)
+    _, done = map_batches(simulate.distance, numbers, batch, nearest.add, partial=True)
     warn_if_interrupted(done, simulations)
     if nearest.distance.size == 0:
         raise nothing_accepted(nearest.smallest, done, target)
@@ -77,7 +78,7 @@ def reject(
         u,
         latents,
         nearest.distance,
-        nearest.log_weight,
+        nearest.log_weight if kernel == "gaussian" or model.has_factor else None,
         keep,
         {"method": "ABC rejection", "seed": seed, "simulations": done},
     )
@@ -95,14 +96,13 @@ class Simulations(eqx.Module):
 
     def distance(self, number):
         """How far from the data, and the log of the weight."""
-        u = self.draw(number)
-        distance = self.target.distance(u)
-        return distance, self.target.log_likelihood(u, distance)
+        at = self.target.simulate(self.draw(number))
+        return at.distance, at.log_likelihood
 
     def latents(self, number):
         """The inputs, and the outputs that were not observed."""
-        u = self.draw(number)
-        return u, self.target.latents(u)
+        at = self.target.simulate(self.draw(number))
+        return at.u, at.latents
 
 
 class Nearest:

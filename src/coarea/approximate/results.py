@@ -17,12 +17,9 @@ from coarea.sampling.results import as_datatree
 if TYPE_CHECKING:
     from xarray import DataTree
 
-# Logarithms of weights that differ by less than this differ by rounding.
-_EQUAL = 1e-9
-
 
 class Stats(NamedTuple):
-    """What is recorded of a draw that no chain led to; weights only where they differ."""
+    """What is recorded of a draw that no chain led to; weights where a method weighs."""
 
     distance: Float[np.ndarray, "chain draw"]
     weight: Float[np.ndarray, "chain draw"] | None
@@ -33,19 +30,21 @@ def accepted(
     u: Float[np.ndarray, "draw M"],
     latents: dict[str, np.ndarray],
     distance: Float[np.ndarray, " draw"],
-    log_weight: Float[np.ndarray, " draw"],
+    log_weight: Float[np.ndarray, " draw"] | None,
     keep: Literal["inputs"] | None,
     about: dict[str, Any],
 ) -> "DataTree":
-    """What was accepted, as the draws of one chain."""
-    weight = normalised(log_weight) if np.ptp(log_weight) > _EQUAL else None
+    """What was accepted, as the draws of one chain, with weights if they are not all equal."""
+    weight = None if log_weight is None else normalised(log_weight)
+    size = distance.size if log_weight is None else effective_size(log_weight)
     inputs = jax.vmap(target.inputs)(jnp.asarray(u)) if keep == "inputs" else None
     block = Block(latents, inputs, Stats(distance, weight))
-    about |= {
+    about = {
         "epsilon": float(target.epsilon),
         "kernel": target.kernel,
         "accepted": distance.size,
-        "effective_size": effective_size(log_weight),
+        "effective_size": size,
+        **about,
     }
     return as_datatree(jax.tree.map(lambda x: np.asarray(x)[None], block), target.observed, about)
 
@@ -69,5 +68,5 @@ def warn_if_interrupted(done: int, wanted: int) -> None:
     """Say what Ctrl-C left out."""
     if done < wanted:
         warnings.warn(
-            f"interrupted: {done} of {wanted} simulations were made.", SamplingWarning, stacklevel=3
+            f"interrupted: {done} of {wanted} simulations were made.", SamplingWarning, stacklevel=4
         )

@@ -14,10 +14,10 @@ from jaxtyping import Array, Float, Int, Key
 
 from coarea.approximate.batches import batch_size, map_batches
 from coarea.approximate.elliptical_slice import EllipticalSlice, Turned, group_places
-from coarea.approximate.mcmc import Place, move_parameters, place_at
+from coarea.approximate.mcmc import move_parameters
 from coarea.approximate.method import check_keep
 from coarea.approximate.results import accepted, nothing_accepted
-from coarea.approximate.softened import Closeness, Directed, Softened, soften
+from coarea.approximate.softened import Closeness, Directed, Simulated, Softened, soften
 from coarea.approximate.weights import effective_size, normalised
 from coarea.errors import SamplingWarning, SettingError
 from coarea.precision import in_float64
@@ -31,6 +31,8 @@ _SURVIVAL = 0.5
 # Moves are repeated until this part of the population has moved, but no more often than this.
 _MOVED = 0.95
 _MOST_SWEEPS = 50
+# Slices always move.
+_MOST_SLICES = 2
 # With less of the moves accepted than this, going on costs more than it brings.
 _LEAST_ACCEPTANCE = 0.01
 _MOST_LEVELS = 200
@@ -80,15 +82,12 @@ def smc(
         moves = "inputs" if model.parameters is None else "parameters"
     directed = Directed(model, "smc(moves='parameters')") if moves == "parameters" else None
     population = _Population(target, directed, particles, seed)
-    reached = population.descend(float(epsilon))
-    if reached > epsilon:
+    stopped = population.descend(float(epsilon))
+    if stopped is not None:
         warnings.warn(
-            f"stopped at epsilon={reached:.3g}, not {epsilon:.3g}: "
-            f"{population.history[-1].acceptance_rate:.1%} of the moves were still accepted. The "
-            "draws are those of the larger tolerance. moves='inputs', summary statistics or "
-            "coarea.condition go further.",
+            f"stopped at epsilon={population.epsilon:.3g} (wanted: {epsilon:.3g}): {stopped}",
             SamplingWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
     return population.as_datatree(keep, seed)
 
@@ -107,7 +106,8 @@ class Moved(NamedTuple):
 
     u: Float[Array, " M"]
     distance: Float[Array, ""]
-    log_factor: Float[Array, ""]
+    log_likelihood: Float[Array, ""]
+    latents: dict[str, Array]
     acceptance_rate: Float[Array, ""]
     simulations: Int[Array, ""]
 
@@ -125,16 +125,11 @@ class Mover(eqx.Module):
     def draw(self, number) -> Moved:
         """A particle from the prior, unmoved."""
         u = self.target.model.draw(jax.random.fold_in(self.key, number))
-        return self._at(u, self.target.distance(u), jnp.ones(()), jnp.asarray(1))
-
-    def _at(self, u, distance, rate, simulations) -> Moved:
-        model = self.target.model
-        factor = model.log_density(u) - model.inputs.log_density(u)
-        return Moved(u, distance, factor, rate, simulations)
+        return _moved(self.target.simulate(u), jnp.ones(()), jnp.asarray(1))
 
     def drawn_distance(self, number) -> Float[Array, ""]:
         """How far from the data a particle from the prior is."""
-        return self.target.distance(self.draw(number).u)
+        return self.draw(number).distance
 
     def move(self, row) -> Moved:
         """Moves that leave the softened posterior invariant."""
@@ -149,17 +144,16 @@ class Mover(eqx.Module):
         assert directed is not None
         assert spread is not None
 
-        def sweep(i, carry: tuple[Place, Array]):
+        def sweep(i, carry: tuple[Simulated, Array]):
             at, total = carry
             change_key, move_key = jax.random.split(jax.random.fold_in(key, i))
             change = spread @ jax.random.normal(change_key, (spread.shape[0],))
-            at, probability, _ = move_parameters(self.target, directed, move_key, at, change)
+            at, probability = move_parameters(self.target, directed, move_key, at, change)
             return at, total + probability
 
-        at, total = jax.lax.fori_loop(
-            0, self.sweeps, sweep, (place_at(self.target, u), jnp.zeros(()))
-        )
-        return self._at(at.u, at.distance, total / self.sweeps, self.sweeps + 1)
+        start = self.target.simulate(u), jnp.zeros(())
+        at, total = jax.lax.fori_loop(0, self.sweeps, sweep, start)
+        return _moved(at, total / self.sweeps, self.sweeps + 1)
 
     def _by_slices(self, key, u) -> Moved:
         def sweep(i, carry: tuple[Turned, Array]):
@@ -170,7 +164,11 @@ class Mover(eqx.Module):
         start = self.slices.init(key, u), jnp.asarray(0)
         at, count = jax.lax.fori_loop(0, self.sweeps, sweep, start)
         rate = self.sweeps * len(self.slices.groups) / count
-        return self._at(at.u, self.target.distance(at.u), rate, count + 2)
+        return _moved(self.target.simulate(at.u), rate, count + 2)
+
+
+def _moved(at: Simulated, rate, simulations) -> Moved:
+    return Moved(at.u, at.distance, at.log_likelihood, at.latents, rate, simulations)
 
 
 class _Population:
@@ -182,6 +180,7 @@ class _Population:
         self._batch = min(batch_size(target.num_inputs), max(1, math.ceil(particles / 8)))
         self._slices = group_places(target.model, None)
         self._simulations = 0
+        self.epsilon = np.inf
         self.history: list[Level] = []
         self._at: Any = self._finite(particles)  # of NumPy arrays with a row for each particle
 
@@ -198,17 +197,27 @@ class _Population:
             raise nothing_accepted(np.inf, self._simulations, self._target)
         return map_batches(first.draw, found, self._batch)[0]
 
-    def descend(self, goal: float) -> float:
-        """Lower the tolerance as far as it goes; the one reached."""
-        epsilon = np.inf
-        while epsilon > goal and len(self.history) < _MOST_LEVELS:
-            epsilon, surviving = self._next_tolerance(epsilon, goal)
-            rate = self._move(epsilon)
-            self.history.append(Level(epsilon, rate, self._simulations, surviving))
-            if rate < _LEAST_ACCEPTANCE:
-                break
-        self._target = self._target.at(jnp.asarray(epsilon))
-        return epsilon
+    def descend(self, goal: float) -> str | None:
+        """Lower the tolerance as far as it goes; why not to the goal, if it does not reach it."""
+        self.epsilon, last = np.inf, self._at
+        try:
+            while not self.history or self.epsilon > goal:
+                epsilon, surviving = self._next_tolerance(self.epsilon, goal)
+                if epsilon >= self.epsilon and self.history:
+                    return "no simulation is nearer to the data. More particles may find some."
+                rate = self._move(epsilon)
+                last, self.epsilon = self._at, epsilon
+                self.history.append(Level(epsilon, rate, self._simulations, surviving))
+                if rate < _LEAST_ACCEPTANCE or len(self.history) == _MOST_LEVELS:
+                    return (
+                        f"only {rate:.2%} of the moves were still accepted, so that many particles "
+                        "are copies. moves='inputs', summary statistics or coarea.condition go "
+                        "further."
+                    )
+        except KeyboardInterrupt:
+            self._at = last
+            return "it was interrupted."
+        return None
 
     def _log_weights(self, epsilon: float, last: float) -> np.ndarray:
         now, before = (
@@ -216,8 +225,9 @@ class _Population:
             for e in (epsilon, last)
         )
         change = now - np.where(np.isneginf(before), 0.0, before)
-        # The prior draws have yet to be weighed by the model's own factor.
-        change = change + self._at.log_factor if np.isinf(last) else change
+        if np.isinf(last):
+            # The prior draws, of infinite tolerance, have yet to be weighed by the model's factor.
+            change = change + self._at.log_likelihood
         return np.where(np.isneginf(now) | np.isnan(change), -np.inf, change)
 
     def _next_tolerance(self, last: float, goal: float) -> tuple[float, float]:
@@ -241,6 +251,10 @@ class _Population:
                 if high / low < 1 + 1e-9:
                     break
             epsilon = high
+            if self._target.kernel == "uniform" and epsilon > (1 - 1e-6) * last:
+                # Many are equally far, as counts are: leave fewer than wanted rather than none out.
+                nearer = distance[distance < last]
+                epsilon = max(goal, float(nearer.max())) if nearer.size else last
         log_weights = self._log_weights(epsilon, last)
         weights = jnp.asarray(normalised(log_weights))
         chosen = systematic(next(self._keys), weights, distance.size)
@@ -252,7 +266,7 @@ class _Population:
         """Move all, as often as it takes for most to have moved; the part of moves accepted."""
         rate = self._sweep(epsilon, 1)
         more = math.ceil(math.log(1 - _MOVED) / math.log(1 - min(max(rate, 1e-3), 0.99))) - 1
-        more = min(more, _MOST_SWEEPS)
+        more = min(more, _MOST_SWEEPS if self._directed is not None else _MOST_SLICES)
         return self._sweep(epsilon, more) if more > 0 and rate >= _LEAST_ACCEPTANCE else rate
 
     def _sweep(self, epsilon: float, sweeps: int) -> float:
@@ -279,22 +293,23 @@ class _Population:
         """The particles as draws of one chain, and the history."""
         import xarray as xr
 
-        latents = _latents(self._target, self._at.u)
+        at = self._at
+        _, copies = np.unique(at.u, axis=0, return_counts=True)
         result = accepted(
-            self._target,
-            self._at.u,
-            jax.tree.map(np.asarray, latents),
-            self._at.distance,
-            np.zeros(self._at.distance.size),
+            self._target.at(jnp.asarray(self.epsilon)),
+            at.u,
+            at.latents,
+            at.distance,
+            None,
             keep,
-            {"method": "ABC-SMC", "seed": seed, "simulations": self._simulations},
+            {
+                "method": "ABC-SMC",
+                "seed": seed,
+                "simulations": self._simulations,
+                "effective_size": float(at.distance.size**2 / np.sum(copies**2)),
+            },
         )
         rows = np.array(self.history, dtype=float).reshape(-1, len(Level._fields))
         columns = {name: ("level", rows[:, i]) for i, name in enumerate(Level._fields)}
         result["history"] = xr.DataTree(xr.Dataset(columns))
         return result
-
-
-@eqx.filter_jit
-def _latents(target: Softened, u):
-    return jax.lax.map(target.latents, u, batch_size=256)

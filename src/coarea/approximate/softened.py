@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -15,6 +15,18 @@ from coarea.generators.inputs import Inputs, standard_normal_log_density
 from coarea.manifolds.observation import Observation, as_given, observe, unobserved
 
 Closeness = Literal["uniform", "gaussian"]
+
+
+class Simulated(NamedTuple):
+    """A simulation: its inputs, its distance from the data, and the outputs to be reported.
+
+    `log_likelihood` is what the prior is multiplied by: the kernel, and the model's own factor.
+    """
+
+    u: Float[Array, " M"]
+    distance: Float[Array, ""]
+    log_likelihood: Float[Array, ""]
+    latents: dict[str, Array]
 
 
 class Softened(eqx.Module):
@@ -54,17 +66,16 @@ class Softened(eqx.Module):
         """The same with another tolerance."""
         return replace(self, epsilon=epsilon)
 
-    def residual(self, u: Float[Array, " M"]) -> Float[Array, " N"]:
-        """Simulated minus observed."""
-        outputs = self.model.outputs(u)
-        return jnp.concatenate([o.residual(outputs[o.name]) for o in self.observations])
+    def simulate(self, u: Float[Array, " M"]) -> Simulated:
+        """What inputs u lead to."""
+        outputs, log_factor = self.model.outputs_and_log_factor(u)
+        squared = jnp.sum(self._residual(outputs) ** 2)
+        distance = jnp.where(jnp.isfinite(squared), jnp.sqrt(squared), jnp.inf)
+        log_likelihood = self.log_closeness(distance) + log_factor
+        log_likelihood = jnp.where(jnp.isnan(log_likelihood), -jnp.inf, log_likelihood)
+        return Simulated(u, distance, log_likelihood, unobserved(outputs, self.observations))
 
-    def distance(self, u: Float[Array, " M"]) -> Float[Array, ""]:
-        """How far the simulation is from the data, infinite where it is not finite."""
-        squared = jnp.sum(self.residual(u) ** 2)
-        return jnp.where(jnp.isfinite(squared), jnp.sqrt(squared), jnp.inf)
-
-    def log_closeness(self, distance: Float[Array, ""]) -> Float[Array, ""]:
+    def log_closeness(self, distance: Float[Array, "..."]) -> Float[Array, "..."]:
         """The log of k_ε, up to a constant: 0 where the simulation equals the data."""
         if self.kernel == "uniform":
             log_kernel = jnp.where(distance <= self.epsilon, 0.0, -jnp.inf)
@@ -72,22 +83,25 @@ class Softened(eqx.Module):
             log_kernel = -0.5 * (distance / self.epsilon) ** 2
         return jnp.where(jnp.isfinite(distance), log_kernel, -jnp.inf)
 
+    def residual(self, u: Float[Array, " M"]) -> Float[Array, " N"]:
+        """Simulated minus observed."""
+        return self._residual(self.model.outputs(u))
+
+    def _residual(self, outputs):
+        return jnp.concatenate([o.residual(outputs[o.name]) for o in self.observations])
+
     def log_density(self, u: Float[Array, " M"]) -> Float[Array, ""]:
         """The log of k_ε ρ for the Gaussian kernel, which has a gradient."""
-        log_kernel = -0.5 * jnp.sum((self.residual(u) / self.epsilon) ** 2)
-        return self.model.log_density(u) + log_kernel
+        outputs, log_factor = self.model.outputs_and_log_factor(u)
+        log_kernel = -0.5 * jnp.sum((self._residual(outputs) / self.epsilon) ** 2)
+        return self.model.inputs.log_density(u) + log_factor + log_kernel
 
-    def log_likelihood(self, u: Float[Array, " M"], distance: Float[Array, ""]) -> Float[Array, ""]:
-        """What the prior is multiplied by: the kernel, and the model's own factor."""
-        factor = self.model.log_density(u) - self.model.inputs.log_density(u)
-        return _never_nan(self.log_closeness(distance) + factor)
-
-    def log_ratio_to_normal(
-        self, u: Float[Array, " M"], distance: Float[Array, ""]
-    ) -> Float[Array, ""]:
+    def log_ratio_to_normal(self, at: Simulated) -> Float[Array, ""]:
         """What a standard normal density of the inputs is multiplied by."""
-        factor = self.model.log_density(u) - standard_normal_log_density(u)
-        return _never_nan(self.log_closeness(distance) + factor)
+        inputs = self.model.inputs
+        if inputs.is_standard_normal:
+            return at.log_likelihood
+        return at.log_likelihood + inputs.log_density(at.u) - standard_normal_log_density(at.u)
 
     def latents(self, u: Float[Array, " M"]) -> dict[str, Array]:
         """The outputs that were not observed, or only in part."""
@@ -158,7 +172,3 @@ def check_epsilon(epsilon: Any) -> None:
             f"epsilon={epsilon!r}: the tolerance is a distance from the data, a positive number. "
             "For none at all, coarea.condition(model, observed) conditions exactly."
         )
-
-
-def _never_nan(log_likelihood):
-    return jnp.where(jnp.isnan(log_likelihood), -jnp.inf, log_likelihood)

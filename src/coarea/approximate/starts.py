@@ -1,13 +1,13 @@
 """Where chains start: close to the data."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 
 from coarea.approximate.method import Options
 from coarea.approximate.softened import Softened
@@ -26,29 +26,47 @@ def near_the_data(target: Softened, options: Options) -> np.ndarray:
     What solves for it is `find_start`: simulations that reproduce the data are near them for every
     tolerance, but only models that can be differentiated have them.
     """
-    given = options.given_starts(target.num_inputs)
-    if given is None:
-        key = jax.random.key(options.seed)
-        u, log_closeness = best_of_prior(
-            target.model, lambda u: -target.distance(u), key, options.chains
-        )
-        if np.all(-log_closeness <= float(target.typical_distance)):
-            return u
-        found = on_the_data(target.model, target.observed, options)
-        if found is not None:
-            return found
-        given = u
-    distance = np.asarray(jax.jit(jax.vmap(target.distance))(given))
-    within = target.epsilon if target.kernel == "uniform" else np.finfo(float).max
-    too_far = ~(distance <= float(within))
-    if np.any(too_far):
+    u = options.given_starts(target.num_inputs)
+    if u is None:
+        u, merit = best_of_prior(Nearness(target), options)
+        if not np.all(-merit <= float(target.typical_distance)):
+            found = on_the_data(target.model, target.observed, options)
+            u = u if found is None else found
+    distance, log_likelihood = _seen(target, u)
+    if not np.all(np.isfinite(log_likelihood)):
+        far = ~np.isfinite(log_likelihood)
         raise StartError(
-            f"{np.sum(too_far)} of {options.chains} chains have no start that is close to the "
-            f"data: the smallest distance seen is {np.min(distance):.3g}, with "
+            f"{np.sum(far)} of {options.chains} chains have no start that is close to the data "
+            f"and possible: the smallest distance seen is {np.min(distance):.3g}, with "
             f"epsilon={float(target.epsilon):.3g}. Use a larger epsilon, or give start=, a row of "
             "inputs for each chain."
         )
-    return given
+    return u
+
+
+class Nearness(eqx.Module):
+    """The nearer a simulation is, the better a start; those that cannot be are the worst."""
+
+    target: Softened
+
+    @property
+    def model(self) -> AbstractGenerator:
+        """What to draw from."""
+        return self.target.model
+
+    def merit(self, u: Float[Array, " M"]) -> Float[Array, ""]:
+        """Less the distance, −∞ where the model's own factor forbids it."""
+        everywhere = self.target.at(jnp.asarray(jnp.inf)).simulate(u)
+        return jnp.where(everywhere.log_likelihood > -jnp.inf, -everywhere.distance, -jnp.inf)
+
+
+@eqx.filter_jit
+def _seen(target: Softened, u):
+    def one(u):
+        at = target.simulate(u)
+        return at.distance, at.log_likelihood
+
+    return jax.lax.map(one, u)
 
 
 def on_the_data(
@@ -62,23 +80,34 @@ def on_the_data(
         return None
 
 
-def best_of_prior(
-    model: AbstractGenerator,
-    merit: Callable[[Float[Array, " M"]], Float[Array, ""]],
-    key: Key[Array, ""],
-    chains: int,
-) -> tuple[np.ndarray, np.ndarray]:
+class Candidates(Protocol):
+    """Draws from a model's prior, better and worse. A module, so that it is compiled once."""
+
+    @property
+    def model(self) -> AbstractGenerator:
+        """What to draw from."""
+        ...
+
+    def merit(self, u: Float[Array, " M"]) -> Float[Array, ""]:
+        """How good a start it is."""
+        ...
+
+
+def best_of_prior(candidates: Candidates, options: Options) -> tuple[np.ndarray, np.ndarray]:
     """For each chain, of many prior draws the one of greatest merit; and that merit."""
+    # A stream of its own, apart from those of the chains.
+    key = jax.random.fold_in(jax.random.key(options.seed), 2**31)
+    found = _best_of_prior(candidates, jax.random.split(key, options.chains))
+    return jax.tree.map(np.asarray, found)
 
-    @eqx.filter_jit
-    def search(model, key):
-        def one(key):
-            u = jax.vmap(model.draw)(jax.random.split(key, _CANDIDATES))
-            found = jax.vmap(merit)(u)
-            found = jnp.where(jnp.isnan(found), -jnp.inf, found)
-            best = jnp.argmax(found)
-            return u[best], found[best]
 
-        return jax.lax.map(one, jax.random.split(key, chains))
+@eqx.filter_jit
+def _best_of_prior(candidates: Candidates, keys):
+    def one(key):
+        u = jax.vmap(candidates.model.draw)(jax.random.split(key, _CANDIDATES))
+        merit = jax.vmap(candidates.merit)(u)
+        merit = jnp.where(jnp.isnan(merit), -jnp.inf, merit)
+        best = jnp.argmax(merit)
+        return u[best], merit[best]
 
-    return jax.tree.map(np.asarray, search(model, key))
+    return jax.lax.map(one, keys)

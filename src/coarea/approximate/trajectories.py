@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from coarea.approximate.method import AbstractMethod, Options, Run, Stats, run_chains
+from coarea.approximate.method import AbstractMethod, Drawn, Options, Run, Stats, run_chains
 from coarea.approximate.softened import Directed, Softened, check_model, soften
 from coarea.approximate.starts import best_of_prior, near_the_data, on_the_data
 from coarea.errors import ModelError, SettingError, StartError
-from coarea.generators import Markov
+from coarea.generators import AbstractSimulator, Markov
 from coarea.kernels.kernel import check_step_size, step_range
 from coarea.manifolds.observation import Observation, as_given, observe
 from coarea.precision import in_float64
@@ -40,7 +40,8 @@ def hmc(
     to normal perturbations of standard deviation `epsilon`. It needs derivatives, but not the
     second ones that `coarea.sample` needs. The density is a shell of width ε around the manifold of
     inputs that reproduce the data, which steps of more than about ε leave: for a small ε exact
-    conditioning is faster. Further options are those of `coarea.sample`.
+    conditioning is faster. Of the options of `coarea.sample` it takes `draws`, `warmup`, `chains`,
+    `seed`, `start`, `keep`, `devices` and `progress`.
 
     >>> import coarea as co
     >>> model = co.Generator(lambda u: {"z": u["z"], "y": u["z"] + u["n"]}, {"z": (), "n": ()})
@@ -50,7 +51,7 @@ def hmc(
     """
     options = Options(**run)
     target = soften(model, observed, epsilon, "gaussian")
-    method = Trajectories(target, step_range(num_steps), step_size, options.warmup)
+    method = Trajectories(target, step_range(num_steps), as_step(step_size), options.warmup)
     starts = near_the_data(target, options)
     return _run(method, starts, options, "ABC-HMC", epsilon=epsilon, kernel="gaussian")
 
@@ -76,7 +77,7 @@ def nuts(
     """
     options = Options(**run)
     target = soften(model, observed, epsilon, "gaussian")
-    method = Trajectories(target, None, step_size, options.warmup)
+    method = Trajectories(target, None, as_step(step_size), options.warmup)
     starts = near_the_data(target, options)
     return _run(method, starts, options, "ABC-NUTS", epsilon=epsilon, kernel="gaussian")
 
@@ -98,7 +99,8 @@ def tractable(
     name, the parameters as the model's function sees them. NUTS moves the parameters alone, or HMC
     of `num_steps` leapfrog steps. It approximates nothing, and where a likelihood can be written
     down it is the peer to compare with. `outputs(parameters)` is what to report; left out, the
-    parameters themselves. Further options are those of `coarea.sample`.
+    parameters themselves. Of the options of `coarea.sample` it takes `draws`, `warmup`, `chains`,
+    `seed`, `start`, `keep`, `devices` and `progress`.
 
     >>> import coarea as co
     >>> model = co.Generator(
@@ -113,24 +115,37 @@ def tractable(
     options = Options(**run)
     check_model(model)
     directed = Directed(model, "tractable")
+    if model.has_factor:
+        raise ModelError("the model has a log_factor, which a likelihood given apart would miss.")
     observations, _ = observe(model, observed)
     if any(o.index is not None for o in observations):
         raise ModelError(
             "tractable takes complete data: let log_likelihood leave out what is missing, and pass "
             "the rest."
         )
-    if outputs is None and isinstance(model, Markov):
-        outputs = model.reported
-    target = Given(directed, observations, log_likelihood, outputs)
+    target = Given(directed, observations, log_likelihood, report_of(model, outputs))
     z = jax.ShapeDtypeStruct((target.num_inputs,), float)
     if (shape := jax.eval_shape(target.log_density, z).shape) != ():
         raise ModelError(f"log_likelihood must return one number, not shape {shape}.")
     steps = None if num_steps is None else step_range(num_steps)
-    method = Trajectories(target, steps, step_size, options.warmup)
+    method = Trajectories(target, steps, as_step(step_size), options.warmup)
     starts = options.given_starts(target.num_inputs)
     if starts is None:
         starts = best_parameters(target, directed, options)
     return _run(method, starts, options, "HMC" if num_steps else "NUTS")
+
+
+def as_step(step_size: float | None) -> Float[Array, ""] | None:
+    """A step size as given, checked; an array, so that another needs no new compilation."""
+    check_step_size(step_size)
+    return None if step_size is None else jnp.asarray(float(step_size))
+
+
+def report_of(model: AbstractSimulator, outputs: Callable | None) -> Callable:
+    """What to report of the parameters: as told, as the model does, or themselves."""
+    if outputs is not None:
+        return outputs
+    return model.reported if isinstance(model, Markov) else dict
 
 
 class Given(eqx.Module):
@@ -139,7 +154,7 @@ class Given(eqx.Module):
     directed: Directed
     observations: tuple[Observation, ...]
     log_likelihood: Callable
-    report: Callable | None
+    report: Callable
 
     @property
     def num_inputs(self) -> int:
@@ -158,28 +173,41 @@ class Given(eqx.Module):
 
     def latents(self, z: Float[Array, " d"]) -> dict[str, Array]:
         """What is to be reported of the parameters."""
-        parameters = self.inputs(z)
-        return parameters if self.report is None else self.report(parameters)
+        return self.report(self.inputs(z))
 
     def inputs(self, z: Float[Array, " d"]) -> dict[str, Array]:
         """The parameters by name."""
         return self.directed.prior.values(z)
 
 
-def best_parameters(target: Any, directed: Directed, options: Options) -> np.ndarray:
+class Probable(eqx.Module):
+    """The more probable parameters are, the better a start."""
+
+    directed: Directed
+    density: Any  # of the parameters
+
+    @property
+    def model(self) -> AbstractSimulator:
+        """What to draw from."""
+        return self.directed.model
+
+    def merit(self, u: Float[Array, " M"]) -> Float[Array, ""]:
+        """The log density."""
+        return self.density.log_density(u[self.directed.places])
+
+
+def best_parameters(density: Any, directed: Directed, options: Options) -> np.ndarray:
     """For each chain, of many prior draws of the parameters the most probable.
 
-    If none is finite, those of inputs that reproduce the data.
+    If none is possible, those of inputs that reproduce the data.
     """
-    u, log_density = best_of_prior(
-        directed.model,
-        lambda u: target.log_density(u[directed.places]),
-        jax.random.key(options.seed),
-        options.chains,
-    )
+    candidates = Probable(directed, density)
+    u, log_density = best_of_prior(candidates, options)
     if not np.all(np.isfinite(log_density)):
-        u = on_the_data(directed.model, target.observed, options)
-    if u is None:
+        found = on_the_data(directed.model, density.observed, options)
+        u = u if found is None else found
+        log_density = np.array([candidates.merit(row) for row in jnp.asarray(u)])
+    if not np.all(np.isfinite(log_density)):
         raise StartError(
             "no prior draw of the parameters has a likelihood that is finite and not zero: give "
             "start=, a row of coordinates of the parameters for each chain."
@@ -219,11 +247,10 @@ class Trajectories(AbstractMethod):
 
     target: Any
     num_steps: tuple[int, int] | None = eqx.field(static=True)
-    step_size: float | None
+    step_size: Float[Array, ""] | None
     warmup: int = eqx.field(static=True)
 
     def __check_init__(self):
-        check_step_size(self.step_size)
         if self.step_size is None and self.warmup < 20:
             raise SettingError(
                 f"warmup={self.warmup} is too short to find a step size (20 is the least, 500 the "
@@ -237,7 +264,7 @@ class Trajectories(AbstractMethod):
 
     def init(self, key, u):  # noqa: D102
         if self.step_size is not None:
-            return Follower(self.at(u), jnp.asarray(self.step_size), jnp.ones(u.size))
+            return Follower(self.at(u), self.step_size, jnp.ones(u.size))
         mean = None if self.num_steps is None else sum(self.num_steps) // 2
         return warm_up(key, self.target.log_density, u, self.warmup, mean)
 
@@ -263,6 +290,11 @@ class Trajectories(AbstractMethod):
                 inverse_mass,
                 jax.random.randint(length_key, (), fewest, most + 1),
             )
+        distance, latents = None, {}
+        if isinstance(self.target, Softened):
+            _, distance, _, latents = self.target.simulate(at.position)
+        elif isinstance(self.target, Given):
+            latents = self.target.latents(at.position)
         stats = Stats(
             acceptance_rate=info.acceptance_rate,
             diverging=info.is_divergent,
@@ -270,11 +302,9 @@ class Trajectories(AbstractMethod):
             n_steps=jnp.asarray(info.num_integration_steps),
             energy=info.energy,
             step_size=step_size,
-            distance=(
-                self.target.distance(at.position) if isinstance(self.target, Softened) else None
-            ),
+            distance=distance,
         )
-        return state._replace(state=at), at.position, stats
+        return state._replace(state=at), Drawn(at.position, latents, stats)
 
 
 def _run(method: Trajectories, starts, options: Options, name: str, **about) -> "DataTree":

@@ -139,14 +139,7 @@ def _mixing(draws) -> list[Finding]:
         worst_rhat = max(worst_rhat, (str(name), float(rhat)), key=lambda pair: pair[1])
         worst_ess = min(worst_ess, (str(name), float(ess)), key=lambda pair: pair[1])
     least = _ESS_PER_CHAIN * num_chains
-    return [
-        Finding(
-            "rhat",
-            worst_rhat[1] <= _RHAT,
-            f"The largest R-hat is {worst_rhat[1]:.3f} ({worst_rhat[0]}).",
-            "The chains do not agree yet, or sit in different modes. Draw more, and look at the "
-            "chains one by one; a posterior in several pieces needs chains that start in each.",
-        ),
+    findings = [
         Finding(
             "ess",
             worst_ess[1] >= least,
@@ -154,6 +147,19 @@ def _mixing(draws) -> list[Finding]:
             f"Below {least} (100 a chain) neither means nor R-hat can be relied on. Draw more.",
         ),
     ]
+    if worst_rhat[0]:
+        findings.insert(
+            0,
+            Finding(
+                "rhat",
+                worst_rhat[1] <= _RHAT,
+                f"The largest R-hat is {worst_rhat[1]:.3f} ({worst_rhat[0]}).",
+                "The chains do not agree yet, or sit in different modes. Draw more, and look at "
+                "the chains one by one; a posterior in several pieces needs chains that start in "
+                "each.",
+            ),
+        )
+    return findings
 
 
 def _varies(x):

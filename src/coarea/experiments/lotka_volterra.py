@@ -33,13 +33,24 @@ NUM_STEPS = 50
 START = (100.0, 100.0)
 
 
+def rates(u):
+    """The rates from their standard normal inputs."""
+    return jnp.exp(u["z"] - 2.0)
+
+
+def drift(z, y):
+    """How populations y (…, 2) change in a step without noise."""
+    prey, predators = y[..., 0], y[..., 1]
+    born, met = z[0] * prey - z[1] * prey * predators, z[3] * prey * predators
+    return jnp.stack([born, met - z[2] * predators], axis=-1)
+
+
 def simulate(u):
     """Populations `y` (steps, 2) under rates `z`."""
-    z = jnp.exp(u["z"] - 2.0)
+    z = rates(u)
 
     def step(y, noise):
-        drift = jnp.array([z[0] * y[0] - z[1] * y[0] * y[1], -z[2] * y[1] + z[3] * y[0] * y[1]])
-        y = y + drift + noise
+        y = y + drift(z, y) + noise
         return y, y
 
     _, y = jax.lax.scan(step, jnp.array(START), u["noise"])
@@ -49,6 +60,18 @@ def simulate(u):
 def generator() -> co.Generator:
     """The model: four rates and two noises a step, all standard normal before they are mapped."""
     return co.Generator(simulate, inputs={"z": 4, "noise": (NUM_STEPS, 2)}, parameters=["z"])
+
+
+def markov_generator() -> co.Markov:
+    """The same model told step by step."""
+    return co.Markov(
+        shared={"z": 4},
+        noise=2,
+        steps=NUM_STEPS,
+        initial=lambda s, n: jnp.array(START),
+        step=lambda s, y, n, t: y + drift(rates(s), y) + n,
+        outputs=lambda s: {"z": rates(s)},
+    )
 
 
 @in_float64

@@ -6,6 +6,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
@@ -53,6 +54,21 @@ class AbstractSimulator(AbstractGenerator):
 
     def outputs(self, u):  # noqa: D102
         return self.outputs_of(self.inputs.values(u))
+
+    @property
+    def has_factor(self) -> bool:
+        """Whether the density is more than that of the inputs."""
+        return False
+
+    def outputs_and_log_factor(
+        self, u: Float[Array, " M"]
+    ) -> tuple[dict[str, Array], Float[Array, ""]]:
+        """All outputs, and what they add to the log density: one simulation."""
+        return self.outputs(u), jnp.zeros((), u.dtype)
+
+    def log_density(self, u):  # noqa: D102
+        log_base = self.inputs.log_density(u)
+        return log_base + self.outputs_and_log_factor(u)[1] if self.has_factor else log_base
 
     def summarise(self, function: Callable[[dict[str, Array]], dict[str, Array]]) -> "Summarised":
         """The same model with statistics of its outputs as outputs, to be observed in their stead.
@@ -121,9 +137,15 @@ class Generator(AbstractSimulator):
                     f"returned {value}."
                 )
 
-    def log_density(self, u):  # noqa: D102
-        log_base = self.inputs.log_density(u)
-        return log_base if self.log_factor is None else log_base + self.log_factor(self.outputs(u))
+    @property
+    def has_factor(self):  # noqa: D102
+        return self.log_factor is not None
+
+    def outputs_and_log_factor(self, u):  # noqa: D102
+        outputs = self.outputs(u)
+        if self.log_factor is None:
+            return outputs, jnp.zeros((), u.dtype)
+        return outputs, self.log_factor(outputs)
 
     def outputs_of(self, values):  # noqa: D102
         return _named(self.function(dict(values)), "the generator's function", "outputs")
@@ -142,19 +164,19 @@ class Summarised(AbstractSimulator):
         self.inputs, self.parameters = generator.inputs, generator.parameters
 
     @property
-    def given(self):  # noqa: D102
-        return self.generator.given
+    def has_factor(self):  # noqa: D102
+        return self.generator.has_factor
 
     def outputs_of(self, values):  # noqa: D102
-        outputs = self.generator.outputs_of(values)
+        return self._with_statistics(self.generator.outputs_of(values))
+
+    def outputs_and_log_factor(self, u):  # noqa: D102
+        outputs, factor = self.generator.outputs_and_log_factor(u)
+        return self._with_statistics(outputs), factor
+
+    def _with_statistics(self, outputs):
         found = self.function(dict(outputs))
         return outputs | _named(found, "the function given to summarise", "statistics")
-
-    def log_density(self, u):  # noqa: D102
-        return self.generator.log_density(u)
-
-    def draw(self, key):  # noqa: D102
-        return self.generator.draw(key)
 
 
 def _named(outputs: Any, function: str, kind: str) -> dict[str, Array]:
@@ -163,7 +185,7 @@ def _named(outputs: Any, function: str, kind: str) -> dict[str, Array]:
             f"{function} must return a dictionary of named {kind}, such as {{'y': …}}; it returned "
             f"{type(outputs).__name__}."
         )
-    return {name: jax.numpy.asarray(value) for name, value in outputs.items()}
+    return {name: jnp.asarray(value) for name, value in outputs.items()}
 
 
 def _checked(parameters, inputs: Inputs) -> tuple[str, ...] | None:

@@ -93,8 +93,9 @@ def Stiefel(log_density: Callable[[Any], Any], shape: tuple[int, int]) -> Manifo
     """A density on the n×d matrices X with orthonormal columns, XᵀX = I.
 
     `log_density` takes such a matrix and is with respect to the manifold's own volume: zero means
-    uniform. Moves follow geodesics in closed form. The draws are called `point`. The matrix von
-    Mises–Fisher density is tr(FᵀX), the matrix Bingham density tr(B Xᵀ A X):
+    uniform. Moves follow geodesics in closed form, which lead from no rotation to a reflection: of
+    square matrices it is the rotations, det X = 1, that are drawn from. The draws are called
+    `point`. The matrix von Mises–Fisher density is tr(FᵀX), the matrix Bingham density tr(B XᵀAX):
 
     >>> import coarea as co, jax.numpy as jnp, numpy as np
     >>> A = np.diag([3.0, 1.0, 0.0])
@@ -110,9 +111,13 @@ def Stiefel(log_density: Callable[[Any], Any], shape: tuple[int, int]) -> Manifo
         )
     n, d = whole
     upper = np.triu_indices(d)
+
+    def of_rotations(X):
+        return jnp.where(jnp.linalg.det(X) > 0, log_density(X), -jnp.inf)
+
     return Manifold(
         lambda X: (X.T @ X - jnp.eye(d))[upper],
-        log_density,
+        of_rotations if n == d else log_density,
         point=np.eye(n, d),
         geodesic=StiefelGeodesic((n, d)),
     )

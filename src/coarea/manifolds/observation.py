@@ -5,6 +5,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -22,7 +23,8 @@ class Observation(eqx.Module):
 
     def residual(self, output: Array) -> Float[Array, " n"]:
         """Computed minus observed, missing values left out."""
-        computed = output.ravel()
+        is_real = jnp.issubdtype(output.dtype, jnp.floating)
+        computed = output.ravel() if is_real else output.ravel().astype(float)
         if self.index is not None:
             computed = computed[self.index]
         return computed - self.values.astype(computed.dtype)

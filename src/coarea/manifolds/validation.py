@@ -51,6 +51,15 @@ def _casts(jaxpr: core.Jaxpr):
             yield from _casts(inner)
 
 
+def primitives(jaxpr: core.Jaxpr) -> set[str]:
+    """The names of all operations, inner ones included."""
+    found = {equation.primitive.name for equation in jaxpr.eqns}
+    for equation in jaxpr.eqns:
+        for inner in _inner_jaxprs(equation):
+            found |= primitives(inner)
+    return found
+
+
 def _inner_jaxprs(equation):
     kinds = core.ClosedJaxpr | core.Jaxpr
     leaves = jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: isinstance(x, kinds))

@@ -1,5 +1,6 @@
 """The draws as ArviZ data: an `xarray.DataTree` with the groups and names ArviZ expects."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -8,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from coarea.diagnostics import diagnose
+from coarea.errors import SamplingWarning
 from coarea.sampling.chains import Block
 from coarea.sampling.transitions import Ended
 from coarea.sampling.warmup import Learnt
@@ -85,3 +88,14 @@ def with_ends(result: "DataTree", ends: Ended) -> "DataTree":
         )
     )
     return result
+
+
+def warn_of_problems(result: "DataTree", stacklevel: int) -> None:
+    """One line of what is not well, for the caller so many frames up."""
+    if problems := diagnose(result).problems:
+        warnings.warn(
+            f"{' '.join(problem.seen for problem in problems)} "
+            "print(coarea.diagnose(draws)) says what to do.",
+            SamplingWarning,
+            stacklevel=stacklevel,
+        )

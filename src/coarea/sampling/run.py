@@ -26,9 +26,10 @@ _SECONDS_PER_BLOCK = 0.2
 class Group:
     """Chains that advance together, and what they have brought so far."""
 
-    def __init__(self, place: Place, chains: Any, warmup: int, draws: int):
+    def __init__(self, place: Place, begin: Callable[[], Any], warmup: int, draws: int):
         self.place = place
-        self.chains = chains
+        self._begin = begin
+        self.chains: Any = None
         self.blocks: list[Block] = []
         self._warmup, self._total = warmup, warmup + draws
         self._done, self._count = 0, 1
@@ -40,6 +41,8 @@ class Group:
 
     def advance(self, program: AbstractProgram) -> Report:
         """Run one block; its length follows the pace of the last one."""
+        if self.chains is None:
+            self.chains = self._begin()
         is_warmup = self._done < self._warmup
         count = min(self._count, (self._warmup if is_warmup else self._total) - self._done)
         began = time.perf_counter()

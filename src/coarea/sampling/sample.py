@@ -1,7 +1,7 @@
 """`sample`: exact posterior draws from a target, with no tuning asked of the user."""
 
+import functools
 import time
-import warnings
 from typing import TYPE_CHECKING, Literal
 
 import equinox as eqx
@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike
 
-from coarea.diagnostics import diagnose
-from coarea.errors import DataError, SamplingWarning, SettingError
+from coarea.errors import DataError, SettingError
 from coarea.kernels import NUTS
 from coarea.kernels.kernel import AbstractKernel
 from coarea.manifolds import AbstractTarget, LiftedPosterior, Posterior
@@ -18,7 +17,14 @@ from coarea.precision import Precision, computing_in
 from coarea.sampling.chains import longest_block
 from coarea.sampling.places import Devices, places_for
 from coarea.sampling.progress import Display
-from coarea.sampling.results import as_datatree, ended, is_result, joined, with_ends
+from coarea.sampling.results import (
+    as_datatree,
+    ended,
+    is_result,
+    joined,
+    warn_of_problems,
+    with_ends,
+)
 from coarea.sampling.run import Group, draw
 from coarea.sampling.settings import check_count, check_target, one_blas_thread
 from coarea.sampling.start import check_given, check_starts, improve, search
@@ -86,13 +92,7 @@ def sample(
     about = {"seed": seed, "tuning_steps": warmup, "sampling_time": time.perf_counter() - began}
     observed = target.observed if isinstance(target, Posterior | LiftedPosterior) else None
     result = with_ends(as_datatree(block, observed, about), ends)
-    if problems := diagnose(result).problems:
-        warnings.warn(
-            f"{' '.join(problem.seen for problem in problems)} "
-            "print(coarea.diagnose(draws)) says what to do.",
-            SamplingWarning,
-            stacklevel=2,
-        )
+    warn_of_problems(result, stacklevel=3)
     return result
 
 
@@ -117,9 +117,10 @@ def _starts(target, places, seed, given, chains, kernel) -> list[Ended]:
 def _groups(program: Exact, places, seed, starts, warmup, draws) -> list[Group]:
     groups = []
     for place, (u, learnt) in zip(places, starts, strict=True):
-        with place.active():
-            chains = begin(program.plan, program.target, place.keys(seed).run, u, learnt)
-        groups.append(Group(place, chains, warmup, draws))
+        start = functools.partial(
+            begin, program.plan, program.target, place.keys(seed).run, u, learnt
+        )
+        groups.append(Group(place, start, warmup, draws))
     return groups
 
 

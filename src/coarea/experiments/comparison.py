@@ -1,0 +1,247 @@
+"""Methods compared on one problem: runs within a budget of time, kept so that they can go on."""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from rich.console import Console
+
+from coarea.errors import AcceptanceError, SettingError
+
+if TYPE_CHECKING:
+    from xarray import DataTree
+
+# Draws of each run that are kept, and points of its way to the result.
+_KEPT = 1000
+_POINTS = 30
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to draw: `draw(seed, size)` makes `size` draws, simulations or particles.
+
+    `pilot` is the size of a first run, which compiles; one more tells the pace, from which follows
+    the size that a run's share of the budget allows. A method that `scales` not has its own size.
+    """
+
+    name: str
+    family: str
+    draw: Callable[[int, int], "DataTree"]
+    pilot: int = 200
+    scales: bool = True
+
+    @property
+    def slug(self) -> str:
+        """Its name as a file's."""
+        return "".join(c if c.isalnum() else "-" for c in self.name.lower()).strip("-")
+
+
+class Outcome(NamedTuple):
+    """One run: draws (thinned) of the parameters, and what is worth keeping of all of them.
+
+    A run that accepted nothing has no draws, and the smallest distance it saw.
+    """
+
+    draws: np.ndarray
+    seconds: float
+    ess: np.ndarray
+    acceptance: float
+    epsilon: float
+    times: np.ndarray
+    means: np.ndarray
+    sds: np.ndarray
+    smallest_distance: float
+
+
+class Comparison:
+    """Methods, run after run, in a folder; what is there already is not run again."""
+
+    def __init__(
+        self,
+        folder: Path,
+        parameters: Callable[["DataTree"], np.ndarray],
+        settings: Mapping[str, Any],
+        runs: int,
+        budget: float,
+    ):
+        self._folder, self._parameters = folder, parameters
+        self._runs, self._budget = runs, budget
+        self._console = Console()
+        known = {**settings, "runs": runs, "budget": budget}
+        path = folder / "settings.json"
+        if path.exists() and json.loads(path.read_text()) != known:
+            raise SettingError(
+                f"the folder {str(folder)!r} holds a study with other settings "
+                f"({path.read_text()}): choose another with --out, or the same settings."
+            )
+        path.write_text(json.dumps(known))
+
+    def run(self, methods: Sequence[Method]) -> dict[str, list[Outcome]]:
+        """All runs of all methods, those that earlier calls made included."""
+        return {method.name: self._run_method(method) for method in methods}
+
+    def _run_method(self, method: Method) -> list[Outcome]:
+        paths = [self._folder / f"{method.slug}-{seed}.npz" for seed in range(self._runs)]
+        missing = [path for path in paths if not path.exists()]
+        if missing:
+            size, compiling = self._size(method)
+            self._console.print(
+                f"{method.name}: size {size}, first run {compiling:.1f} s, {len(missing)} runs",
+                highlight=False,
+            )
+            for path in missing:
+                seed = int(path.stem.rsplit("-", 1)[1])
+                _write(path, self._outcome(method, seed, size))
+        return [_read(path) for path in paths]
+
+    def _size(self, method: Method) -> tuple[int, float]:
+        """How large a run may be, and how long the very first took; both kept for later runs."""
+        path = self._folder / f"{method.slug}.json"
+        began = time.perf_counter()
+        self._outcome(method, self._runs, method.pilot)
+        first = time.perf_counter() - began
+        if path.exists():
+            return json.loads(path.read_text())["size"], first
+        size = method.pilot
+        if method.scales:
+            seconds = self._outcome(method, self._runs + 1, method.pilot).seconds
+            size = max(1, int(self._budget / self._runs / seconds)) * method.pilot
+        path.write_text(json.dumps({"name": method.name, "size": size, "first_run": first}))
+        return size, first
+
+    def _outcome(self, method: Method, seed: int, size: int) -> Outcome:
+        began = time.perf_counter()
+        try:
+            draws = method.draw(seed, size)
+        except AcceptanceError as error:
+            seconds = time.perf_counter() - began
+            nothing, none = np.empty((0, 0)), np.empty(0)
+            return Outcome(
+                nothing, seconds, none, 0.0, np.nan, none, nothing, nothing, error.smallest_distance
+            )
+        seconds = time.perf_counter() - began
+        return _outcome(draws, self._parameters(draws), seconds, size)
+
+
+def _outcome(draws: "DataTree", x: np.ndarray, seconds: float, size: int) -> Outcome:
+    from arviz_stats.sampling_diagnostics import ess
+
+    stats = draws["sample_stats"].dataset
+    count = len(x)
+    ends = np.unique(np.geomspace(min(10, count), count, _POINTS).astype(int))
+    totals, squares = np.cumsum(x, axis=0), np.cumsum((x - x.mean(axis=0)) ** 2, axis=0)
+    warmup = draws.attrs.get("tuning_steps", 0)
+    if "acceptance_rate" in stats:
+        acceptance = float(stats["acceptance_rate"].mean())
+    else:
+        acceptance = draws.attrs["accepted"] / size
+    distance = stats["distance"].values if "distance" in stats else np.zeros(1)
+    return Outcome(
+        draws=x[np.linspace(0, count - 1, min(count, _KEPT)).astype(int)],
+        seconds=seconds,
+        ess=np.array([float(ess(x[None, :, i])) if count > 4 else 1.0 for i in range(x.shape[1])]),
+        acceptance=acceptance,
+        epsilon=float(draws.attrs.get("epsilon", 0.0)),
+        times=seconds * (warmup + ends) / (warmup + count),
+        means=totals[ends - 1] / ends[:, None],
+        sds=np.sqrt(squares[ends - 1] / ends[:, None]),
+        smallest_distance=float(np.min(distance)),
+    )
+
+
+def _write(path: Path, outcome: Outcome) -> None:
+    """All of it or nothing, so that an interrupted study can go on."""
+    partial = path.with_suffix(".part.npz")
+    np.savez(partial, **outcome._asdict())
+    partial.rename(path)
+
+
+def _read(path: Path) -> Outcome:
+    with np.load(path) as kept:
+        values = {name: kept[name] for name in Outcome._fields}
+    return Outcome(**{k: x.item() if x.ndim == 0 else x for k, x in values.items()})
+
+
+class Row(NamedTuple):
+    """What a method's runs say of the parameters, in units of the exact posterior's sd."""
+
+    name: str
+    family: str
+    epsilon: float
+    seconds: float
+    ess_rate: np.ndarray
+    ess_rate_error: np.ndarray
+    rhat: float
+    acceptance: float
+    bias: np.ndarray
+    bias_error: np.ndarray
+    sd_ratio: np.ndarray
+    smallest_distance: float
+
+
+def summarise(
+    methods: Sequence[Method],
+    outcomes: Mapping[str, Sequence[Outcome]],
+    mean: np.ndarray,
+    sd: np.ndarray,
+) -> list[Row]:
+    """A row for each method; errors are standard errors over its runs."""
+    return [_row(method, outcomes[method.name], mean, sd) for method in methods]
+
+
+def _row(method: Method, outcomes: Sequence[Outcome], mean, sd) -> Row:
+    from arviz_stats.sampling_diagnostics import rhat
+
+    drawn = [outcome for outcome in outcomes if outcome.draws.size]
+    seconds = float(np.mean([outcome.seconds for outcome in outcomes]))
+    smallest = min(outcome.smallest_distance for outcome in outcomes)
+    if not drawn:
+        nothing = np.full(mean.shape, np.nan)
+        return Row(
+            method.name,
+            method.family,
+            np.nan,
+            seconds,
+            np.zeros(mean.shape),
+            np.zeros(mean.shape),
+            np.nan,
+            0.0,
+            nothing,
+            nothing,
+            nothing,
+            smallest,
+        )
+    rates = np.array([outcome.ess / outcome.seconds for outcome in drawn])
+    biases = np.array([(outcome.means[-1] - mean) / sd for outcome in drawn])
+    spreads = np.array([outcome.sds[-1] / sd for outcome in drawn])
+    shortest = min(len(outcome.draws) for outcome in drawn)
+    together = np.stack([outcome.draws[:shortest] for outcome in drawn])
+    rhats = [
+        float(rhat(together[..., i])) if shortest > 4 and len(drawn) > 1 else np.nan
+        for i in range(mean.size)
+    ]
+    return Row(
+        method.name,
+        method.family,
+        float(np.max([outcome.epsilon for outcome in drawn])),
+        seconds,
+        rates.mean(axis=0),
+        _error(rates),
+        float(np.max(rhats)),
+        float(np.mean([outcome.acceptance for outcome in drawn])),
+        biases.mean(axis=0),
+        _error(biases),
+        spreads.mean(axis=0),
+        smallest,
+    )
+
+
+def _error(values: np.ndarray) -> np.ndarray:
+    """The standard error of the mean over runs."""
+    if len(values) < 2:
+        return np.full(values.shape[1], np.nan)
+    return np.std(values, axis=0, ddof=1) / np.sqrt(len(values))
