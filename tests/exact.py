@@ -11,7 +11,7 @@ def standard_errors_off(draws, exact):
     """
     draws = np.asarray(draws)
     size = float(ess(draws, method="mean"))
-    assert size > 50, f"only {size:.0f} effective draws: nothing can be said of their mean"
+    assert size > 20, f"only {size:.0f} effective draws: nothing can be said of their mean"
     return (draws.mean() - exact) / (draws.std() / np.sqrt(size))
 
 

@@ -108,7 +108,7 @@ def test_moments_agree_however_the_model_is_told():
     grid = np.asarray(grid)
     means = weight.sum(1) @ grid, weight.sum(0) @ grid
     for name, posterior in four_ways().items():
-        draws = 1000 if name == "dense" else 4000
+        draws = 500 if name == "dense" else 2000
         z = co.sample(posterior, draws=draws, chains=2).posterior["z"].values
         for i in range(2):
             assert_mean(z[..., i], means[i])
@@ -227,7 +227,7 @@ def linear(observe_every=1):
     )
 
 
-@pytest.mark.parametrize(("observe_every", "missing"), [(1, ()), (3, ()), (1, (3, 4, 9))])
+@pytest.mark.parametrize(("observe_every", "missing"), [(3, ()), (1, (3, 4, 9))])
 def test_smoothed_states_are_those_of_exact_gaussian_conditioning(observe_every, missing):
     model = linear(observe_every)
     y = np.ma.masked_array(np.random.default_rng(2).normal(size=12 // observe_every))

@@ -37,7 +37,7 @@ def parabola():
 
 def test_logistic_inputs_through_a_nonlinear_generator(parabola):
     posterior, (mean, square) = parabola
-    draws = co.sample(posterior, draws=20_000, warmup=500, chains=2)
+    draws = co.sample(posterior, draws=4000, warmup=300, chains=2)
     a = draws.posterior["a"].values
     assert_mean(a, mean)
     assert_mean(a**2, square)
@@ -47,7 +47,7 @@ def test_a_coarse_step_is_corrected_by_the_accept_step(parabola):
     """A step so large that a third of the proposals is refused; the draws stay exact."""
     posterior, (mean, square) = parabola
     kernel = co.CHMC(num_steps=3, step_size=0.9, geodesic_steps=2)
-    draws = co.sample(posterior, draws=40_000, warmup=0, chains=2, kernel=kernel)
+    draws = co.sample(posterior, draws=12_000, warmup=0, chains=2, kernel=kernel)
     stats = draws.sample_stats
     assert stats["acceptance_rate"].where(~stats["diverging"]).mean() < 0.95
     a = draws.posterior["a"].values
@@ -63,7 +63,7 @@ def test_inputs_without_a_map_from_normals():
     )
     s, x = stats.gamma(3.0), stats.beta(2.0, 3.0)
     (log_mean,) = moments(lambda v: s.pdf(v) * x.pdf(1.0 / v) / v, [np.log], 1.0, 60.0)
-    draws = co.sample(co.condition(model, {"y": 1.0}), draws=10_000, warmup=500, chains=2)
+    draws = co.sample(co.condition(model, {"y": 1.0}), draws=4000, warmup=300, chains=2)
     assert_mean(np.log(draws.posterior["s"].values), log_mean)
 
 
@@ -83,7 +83,7 @@ def test_without_the_reverse_check_the_draws_are_biased(kernel, reverse_check, i
         "CHMC": co.CHMC(num_steps=2, step_size=1.3, integrator=integrator),
         "NUTS": co.NUTS(step_size=1.3, integrator=integrator),
     }
-    draws = co.sample(ellipse, draws=80_000, warmup=0, chains=2, kernel=kernels[kernel])
+    draws = co.sample(ellipse, draws=40_000, warmup=0, chains=2, kernel=kernels[kernel])
     off = standard_errors_off(draws.posterior["point"].values[..., 1] ** 2, exact)
     assert (abs(off) < 4) == is_exact
     assert is_exact or off > 10
@@ -95,7 +95,7 @@ def test_a_density_on_the_sphere():
     sphere = co.Manifold(
         lambda x: x @ x - 1.0, lambda x: kappa * x[2], point=np.array([0.0, 0.0, 1.0])
     )
-    x = co.sample(sphere, draws=10_000, chains=2).posterior["point"].values
+    x = co.sample(sphere, draws=4000, chains=2).posterior["point"].values
     mean = 1 / np.tanh(kappa) - 1 / kappa
     assert_mean(x[..., 2], mean)
     assert_mean(x[..., 0], 0.0)
@@ -110,7 +110,7 @@ def test_uniform_by_area_on_the_torus():
         return (jnp.hypot(x["a"], x["b"]) - R) ** 2 + x["c"] ** 2 - r**2
 
     torus = co.Manifold(constraint, lambda x: jnp.zeros(()), point={"a": R + r, "b": 0.0, "c": 0.0})
-    x = co.sample(torus, draws=20_000, chains=2).posterior
+    x = co.sample(torus, draws=8000, chains=2).posterior
     cosine = (np.hypot(x["a"].values, x["b"].values) - R) / r
     assert_mean(cosine, r / (2 * R))
     assert_mean(cosine**2, 0.5)

@@ -68,6 +68,28 @@ def lotka_volterra(
         lotka_volterra.run(draws, warmup, chains, seed, out)
 
 
+@run.command("tukey-lambda")
+def tukey_lambda(
+    draws: Draws = 1000,
+    warmup: Warmup = 500,
+    chains: Chains = 4,
+    seed: Seed = 0,
+    out: Out = Path("out/tukey-lambda"),
+    study: Study = False,
+    budget: Budget = 20.0,
+    runs: Runs = 10,
+) -> None:
+    """A distribution that only its quantiles define, from 250 draws."""
+    if study:
+        from coarea.experiments import tukey_lambda_study
+
+        tukey_lambda_study.run(runs, budget, seed, out / "study")
+    else:
+        from coarea.experiments import tukey_lambda
+
+        tukey_lambda.run(draws, warmup, chains, seed, out)
+
+
 @run.command("fitzhugh-nagumo")
 def fitzhugh_nagumo(
     draws: Draws = 500,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from rich.console import Console
 
+import coarea as co
 from coarea.errors import AcceptanceError, SettingError
 
 if TYPE_CHECKING:
@@ -33,6 +34,36 @@ class Method:
     draw: Callable[[int, int], "DataTree"]
     pilot: int = 200
     scales: bool = True
+
+    @classmethod
+    def of_chain(
+        cls,
+        name: str,
+        family: str,
+        method: Callable[..., "DataTree"],
+        *,
+        pilot: int = 200,
+        starts: np.ndarray | None = None,
+        **options: Any,
+    ) -> "Method":
+        """A method that runs one chain, from one of `starts` if they are given."""
+
+        def draw(seed: int, size: int) -> "DataTree":
+            start = {} if starts is None else {"start": starts[seed % len(starts)][None]}
+            return method(draws=size, chains=1, seed=seed, progress=False, **start, **options)
+
+        return cls(name, family, draw, pilot)
+
+    @classmethod
+    def of_simulations(
+        cls, name: str, method: Callable[..., "DataTree"], pilot: int, **options: Any
+    ) -> "Method":
+        """A method that makes independent simulations."""
+
+        def draw(seed: int, size: int) -> "DataTree":
+            return method(simulations=size, seed=seed, **options)
+
+        return cls(name, "parameters", draw, pilot)
 
     @property
     def slug(self) -> str:
@@ -125,6 +156,13 @@ class Comparison:
             )
         seconds = time.perf_counter() - began
         return _outcome(draws, self._parameters(draws), seconds, size)
+
+
+def equal_draws(draws: "DataTree") -> "DataTree":
+    """Draws that all count alike: as many as weighted ones are worth, if they have weights."""
+    if "weight" not in draws["sample_stats"].dataset:
+        return draws
+    return co.approximate.resample(draws, max(1, int(draws.attrs["effective_size"])))
 
 
 def _outcome(draws: "DataTree", x: np.ndarray, seconds: float, size: int) -> Outcome:

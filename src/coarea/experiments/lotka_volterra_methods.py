@@ -1,7 +1,6 @@
 """What the Lotka–Volterra study compares: methods, summary statistics, the exact posterior."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,10 +33,13 @@ def methods(y: np.ndarray) -> list[Method]:
     of_model = {"model": model, "observed": data}
 
     def exact(name: str, posterior, **options) -> Method:
-        return _chain(name, "exact", co.sample, target=posterior, **options)
+        return Method.of_chain(name, "exact", co.sample, target=posterior, **options)
 
     def near(name: str, family: str, method: Callable, epsilon: float, **options) -> Method:
-        return _chain(name, family, method, **of_model, epsilon=epsilon, **options)
+        return Method.of_chain(name, family, method, **of_model, epsilon=epsilon, **options)
+
+    def rejection(name: str, epsilon: float) -> Method:
+        return Method.of_simulations(name, abc.reject, 100_000, epsilon=epsilon, **of_model)
 
     return [
         exact("CHMC, paper's settings", co.condition(model, data), kernel=paper),
@@ -46,7 +48,7 @@ def methods(y: np.ndarray) -> list[Method]:
         exact("NUTS, lifted", co.condition(markov, data, structure="markov")),
         exact("NUTS, dense", dense),
         exact("NUTS, 9 summary statistics", summarised, starts=starts),
-        _chain(
+        Method.of_chain(
             "NUTS given the likelihood",
             "given the likelihood",
             abc.tractable,
@@ -61,7 +63,7 @@ def methods(y: np.ndarray) -> list[Method]:
         near("ABC-HMC, ε = 100", "gradient", abc.hmc, 100.0, step_size=0.025),
         near("ABC-HMC, ε = 10", "gradient", abc.hmc, 10.0, step_size=0.0025),
         near("ABC-NUTS, ε = 10", "gradient", abc.nuts, 10.0, pilot=100),
-        near("Hamiltonian ABC, ε = 10", "gradient", abc.hamiltonian, 10.0),
+        near("Hamiltonian ABC, ε = 10", "gradient", abc.hamiltonian, 10.0, outputs=reported),
         near("ABC-MCMC, ε = 1000", "parameters", abc.mcmc, 1000.0, step_size=0.2, pilot=2000),
         near("ABC-MCMC, ε = 100", "parameters", abc.mcmc, 100.0, step_size=0.001, pilot=2000),
         Method(
@@ -71,35 +73,20 @@ def methods(y: np.ndarray) -> list[Method]:
             1000,
             scales=False,
         ),
-        _simulations("ABC rejection, ε = 1000", abc.reject, 1000.0, 100_000, **of_model),
-        _simulations("ABC rejection, ε = 100", abc.reject, 100.0, 100_000, **of_model),
-        _simulations(
-            "optimisation MC, ε = 100", abc.optimisation_monte_carlo, 100.0, 2000, **of_model
+        Method.of_simulations(
+            "ABC rejection, ε = 1000", abc.reject, 100_000, epsilon=1000.0, **of_model
+        ),
+        Method.of_simulations(
+            "ABC rejection, ε = 100", abc.reject, 100_000, epsilon=100.0, **of_model
+        ),
+        Method.of_simulations(
+            "optimisation MC, ε = 100",
+            abc.optimisation_monte_carlo,
+            2000,
+            epsilon=100.0,
+            **of_model,
         ),
     ]
-
-
-def _chain(
-    name: str,
-    family: str,
-    method: Callable,
-    *,
-    pilot: int = 200,
-    starts: np.ndarray | None = None,
-    **options: Any,
-) -> Method:
-    def draw(seed: int, size: int):
-        start = {} if starts is None else {"start": starts[seed % len(starts)][None]}
-        return method(draws=size, chains=1, seed=seed, progress=False, **start, **options)
-
-    return Method(name, family, draw, pilot)
-
-
-def _simulations(name: str, method: Callable, epsilon: float, pilot: int, **options) -> Method:
-    def draw(seed: int, size: int):
-        return method(epsilon=epsilon, simulations=size, seed=seed, **options)
-
-    return Method(name, "parameters", draw, pilot)
 
 
 def log_likelihood(parameters, observed):

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 from rich.console import Console
-from rich.markdown import Markdown
 
 import coarea as co
 from coarea.dynamics import Rattle
-from coarea.experiments.comparison import Comparison, Outcome, summarise
+from coarea.experiments.comparison import Comparison, Outcome, equal_draws, summarise
 from coarea.experiments.lotka_volterra import (
     NAMES,
     NUM_STEPS,
@@ -25,7 +24,7 @@ from coarea.experiments.lotka_volterra import (
 )
 from coarea.experiments.lotka_volterra_methods import exact_moments, methods
 from coarea.experiments.report import BLUE, GREEN, ORANGE, normal_density, writable_folder
-from coarea.experiments.study_report import efficiency, errors, marginals, write_tables
+from coarea.experiments.study_report import marginals, write_report
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,10 +60,8 @@ _TOLERANCES = tuple(10.0**-k for k in range(2, 13, 2))
 
 
 def log_rates(draws: "DataTree") -> np.ndarray:
-    """The draws (draw, 4) of one chain, equally weighted, as logarithms."""
-    if "weight" in draws["sample_stats"].dataset:
-        draws = co.approximate.resample(draws, max(1, int(draws.attrs["effective_size"])))
-    return np.log(draws.posterior["z"].values[0])
+    """The draws (draw, 4) of one chain, as logarithms."""
+    return np.log(equal_draws(draws).posterior["z"].values[0])
 
 
 def run(
@@ -75,7 +72,6 @@ def run(
 ) -> None:
     """Run all methods, or those runs that are missing; write tables and figures to `out`."""
     folder, y = writable_folder(out), dataset(seed)
-    console = Console()
     comparison = Comparison(
         folder, log_rates, {"study": "lotka-volterra", "seed": seed}, runs, budget
     )
@@ -90,19 +86,15 @@ def run(
         }
         for name in {**_PAPER, **_THESIS}
     }
-    table = write_tables(rows, ("z₁", "z₂", "z₃", "z₄"), published, folder)
-    console.print(Markdown(table))
-    tolerances = tolerance_table(y, folder)
+    write_report(rows, outcomes, NAMES, (mean, sd), published, _PAPER, folder)
     figures = {
         "trajectories": trajectories(y, seed),
         "marginals": _marginals(outcomes, mean, sd),
-        "efficiency": efficiency(rows, NAMES, _PAPER),
-        "errors": errors({m.name: m.family for m in compared}, outcomes, mean, sd),
-        "tolerance": _tolerance_figure(tolerances, mean, sd),
+        "tolerance": _tolerance_figure(tolerance_table(y, folder), mean, sd),
     }
     for name, figure in figures.items():
         figure.savefig(folder / f"{name}.png", dpi=130)
-    console.print(f"Wrote tables (study.md, study.csv, tolerance.csv) and figures to {folder}.")
+    Console().print(f"Wrote study.md, study.csv, tolerance.csv and figures to {folder}.")
 
 
 def _marginals(outcomes: dict[str, list[Outcome]], mean, sd) -> "Figure":

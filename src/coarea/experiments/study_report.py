@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from rich.console import Console
+from rich.markdown import Markdown
 
 from coarea.experiments.comparison import Outcome, Row
 from coarea.experiments.report import BLUE, GREEN, ORANGE, SKY
@@ -22,6 +24,23 @@ FAMILIES = {
     "parameters": PURPLE,
 }
 _MARKERS = "osD^v"
+
+
+def write_report(
+    rows: Sequence[Row],
+    outcomes: Mapping[str, Sequence[Outcome]],
+    names: Sequence[str],
+    exact: tuple[np.ndarray, np.ndarray],
+    published: Mapping[str, Mapping[str, str]],
+    published_rates: Mapping[str, Sequence[float]],
+    folder: Path,
+) -> None:
+    """The tables, printed too, and the figures that every comparison has."""
+    table = write_tables(rows, [f"z{i + 1}" for i in range(len(names))], published, folder)
+    Console().print(Markdown(table))
+    efficiency(rows, names, published_rates).savefig(folder / "efficiency.png", dpi=130)
+    families = {row.name: row.family for row in rows}
+    errors(families, outcomes, *exact).savefig(folder / "errors.png", dpi=130)
 
 
 def write_tables(
@@ -195,8 +214,6 @@ def errors(
         off = np.array([(outcome.means[-points:] - mean) / sd for outcome in drawn])
         wide = np.array([outcome.sds[-points:] / sd for outcome in drawn])
         style = {"color": FAMILIES[family], "ls": next(styles[family]), "lw": 1.4, "label": name}
-        if family == "population":
-            style |= {"ls": "", "marker": "s", "ms": 5}
         left.plot(times, np.sqrt(np.mean(off**2, axis=(0, 2))), **style)
         right.plot(times, np.sqrt(np.mean((wide - 1) ** 2, axis=(0, 2))), **style)
     left.set(ylabel="error of the posterior mean, in exact sds")
