@@ -203,7 +203,7 @@ def run_chains(
         **about,
     }
     result = as_datatree(block, target.observed, about)
-    warn_of_problems(result, stacklevel=4)
+    warn_of_problems(result, stacklevel=5)
     return result
 
 

@@ -1,7 +1,9 @@
 """Methods compared on one problem: runs within a budget of time, kept so that they can go on."""
 
+import contextlib
 import json
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +13,7 @@ import numpy as np
 from rich.console import Console
 
 import coarea as co
-from coarea.errors import AcceptanceError, SettingError
+from coarea.errors import AcceptanceError, SamplingWarning, SettingError
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -25,7 +27,7 @@ _POINTS = 30
 class Method:
     """A way to draw: `draw(seed, size)` makes `size` draws, simulations or particles.
 
-    `pilot` is the size of a first run, which compiles; one more tells the pace, from which follows
+    `pilot` is the size of a first run, which compiles; two more tell the pace, from which follows
     the size that a run's share of the budget allows. A method that `scales` not has its own size.
     """
 
@@ -139,15 +141,21 @@ class Comparison:
             return json.loads(path.read_text())["size"], first
         size = method.pilot
         if method.scales:
-            seconds = self._outcome(method, self._runs + 1, method.pilot).seconds
-            size = max(1, int(self._budget / self._runs / seconds)) * method.pilot
+            # Starting takes its time, whatever the size.
+            short, long = (
+                self._outcome(method, self._runs + k, k * method.pilot).seconds for k in (1, 4)
+            )
+            each = max(long - short, 0.1 * long) / (3 * method.pilot)
+            left = self._budget / self._runs - max(short - each * method.pilot, 0.0)
+            size = max(method.pilot, int(left / each))
         path.write_text(json.dumps({"name": method.name, "size": size, "first_run": first}))
         return size, first
 
     def _outcome(self, method: Method, seed: int, size: int) -> Outcome:
         began = time.perf_counter()
         try:
-            draws = method.draw(seed, size)
+            with unwarned():
+                draws = method.draw(seed, size)
         except AcceptanceError as error:
             seconds = time.perf_counter() - began
             nothing, none = np.empty((0, 0)), np.empty(0)
@@ -156,6 +164,14 @@ class Comparison:
             )
         seconds = time.perf_counter() - began
         return _outcome(draws, self._parameters(draws), seconds, size)
+
+
+@contextlib.contextmanager
+def unwarned():
+    """Runs of methods that are known to mix badly need not say so each time: the tables do."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SamplingWarning)
+        yield
 
 
 def equal_draws(draws: "DataTree") -> "DataTree":
@@ -173,7 +189,9 @@ def _outcome(draws: "DataTree", x: np.ndarray, seconds: float, size: int) -> Out
     ends = np.unique(np.geomspace(min(10, count), count, _POINTS).astype(int))
     totals, squares = np.cumsum(x, axis=0), np.cumsum((x - x.mean(axis=0)) ** 2, axis=0)
     warmup = draws.attrs.get("tuning_steps", 0)
-    if "acceptance_rate" in stats:
+    if "history" in draws.children:
+        acceptance = float(draws["history"].dataset["acceptance_rate"].values[-1])
+    elif "acceptance_rate" in stats:
         acceptance = float(stats["acceptance_rate"].mean())
     else:
         acceptance = draws.attrs["accepted"] / size

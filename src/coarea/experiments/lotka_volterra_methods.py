@@ -19,11 +19,12 @@ from coarea.experiments.lotka_volterra import (
 )
 from coarea.precision import in_float64
 
+PAPER = co.CHMC(num_steps=(4, 8), geodesic_steps=3, step_size=0.25)
+
 
 def methods(y: np.ndarray) -> list[Method]:
     """All that are compared, each with one chain a run."""
     model, markov, data = generator(), markov_generator(), {"y": y}
-    paper = co.CHMC(num_steps=(4, 8), geodesic_steps=3, step_size=0.25)
     statistics = summary_statistics()
     summarised = co.condition(model.summarise(statistics), statistics(data))
     # Starts that reproduce all of the data reproduce its statistics too.
@@ -42,7 +43,7 @@ def methods(y: np.ndarray) -> list[Method]:
         return Method.of_simulations(name, abc.reject, 100_000, epsilon=epsilon, **of_model)
 
     return [
-        exact("CHMC, paper's settings", co.condition(model, data), kernel=paper),
+        exact("CHMC, paper's settings", co.condition(model, data), kernel=PAPER),
         exact("NUTS, co.Markov", co.condition(markov, data)),
         exact("NUTS, triangular", co.condition(model, data)),
         exact("NUTS, lifted", co.condition(markov, data, structure="markov")),
@@ -102,18 +103,23 @@ def reported(parameters):
 
 
 @in_float64
-def summary_statistics(num: int = 400_000, batch: int = 20_000):
+def summary_statistics(num: int = 500_000, batch: int = 50_000):
     """The nine of Papamakarios & Murray 2016, in units of their spread over prior simulations.
 
-    Of those, the ones that stay finite and positive count.
+    Of those, the ones that stay finite count, 7 in 10 000; only 1 in a million stays positive.
     """
     model, keys = generator(), jax.random.split(jax.random.key(0), num // batch)
     found = []
     for key in keys:
         y = model.simulate(key, batch)["y"]
-        found.append(y[np.all(np.isfinite(y) & (y > 0) & (y < 1e6), axis=(1, 2))])
+        found.append(y[np.all(np.abs(y) < 1e6, axis=(1, 2))])
     spread = np.std(jax.vmap(_statistics)(np.concatenate(found)), axis=0)
-    return lambda outputs: {"s": _statistics(jnp.asarray(outputs["y"])) / spread}
+
+    @in_float64
+    def statistics(outputs):
+        return {"s": _statistics(jnp.asarray(outputs["y"])) / spread}
+
+    return statistics
 
 
 def _statistics(y):

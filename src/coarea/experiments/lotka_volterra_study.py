@@ -3,6 +3,7 @@
 Here the likelihood is known, so that every method's posterior can be compared with the exact one.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,13 @@ from rich.console import Console
 
 import coarea as co
 from coarea.dynamics import Rattle
-from coarea.experiments.comparison import Comparison, Outcome, equal_draws, summarise
+from coarea.experiments.comparison import (
+    Comparison,
+    Outcome,
+    equal_draws,
+    summarise,
+    unwarned,
+)
 from coarea.experiments.lotka_volterra import (
     NAMES,
     NUM_STEPS,
@@ -20,9 +27,8 @@ from coarea.experiments.lotka_volterra import (
     TRUTH,
     dataset,
     generator,
-    markov_generator,
 )
-from coarea.experiments.lotka_volterra_methods import exact_moments, methods
+from coarea.experiments.lotka_volterra_methods import PAPER, exact_moments, methods
 from coarea.experiments.report import BLUE, GREEN, ORANGE, normal_density, writable_folder
 from coarea.experiments.study_report import marginals, write_report
 
@@ -87,11 +93,12 @@ def run(
         for name in {**_PAPER, **_THESIS}
     }
     write_report(rows, outcomes, NAMES, (mean, sd), published, _PAPER, folder)
-    figures = {
-        "trajectories": trajectories(y, seed),
-        "marginals": _marginals(outcomes, mean, sd),
-        "tolerance": _tolerance_figure(tolerance_table(y, folder), mean, sd),
-    }
+    with unwarned():
+        figures = {
+            "trajectories": trajectories(y, seed),
+            "marginals": _marginals(outcomes, mean, sd),
+            "tolerance": _tolerance_figure(tolerance_table(y, folder), mean, sd),
+        }
     for name, figure in figures.items():
         figure.savefig(folder / f"{name}.png", dpi=130)
     Console().print(f"Wrote study.md, study.csv, tolerance.csv and figures to {folder}.")
@@ -125,7 +132,8 @@ def trajectories(y: np.ndarray, seed: int) -> "Figure":
     figure = Figure(figsize=(11, 3.8), layout="constrained")
     times = np.arange(NUM_STEPS + 1)
     for axes, (name, draws) in zip(figure.subplots(1, 3, sharey=True), shown.items(), strict=True):
-        some = draws.isel(draw=slice(None, None, draws.sizes["draw"] // 20 or 1))
+        every = max(1, draws.posterior.sizes["draw"] // 20)
+        some = draws.isel(draw=slice(None, None, every), missing_dims="ignore")
         simulated = co.predictive(model, some, jax.random.key(0)).posterior_predictive["y"].values
         for species, (label, colour) in enumerate((("prey", BLUE), ("predators", ORANGE))):
             for path in simulated[..., species].reshape(-1, NUM_STEPS):
@@ -140,6 +148,7 @@ def trajectories(y: np.ndarray, seed: int) -> "Figure":
 def tolerance_table(y: np.ndarray, folder: Path) -> np.ndarray:
     """The projection's tolerance against means, sds, acceptance and cost: `tolerance.csv`.
 
+    All else is as in the paper.
     Columns: tolerance, means and sds of log z, standard errors of the means, acceptance, failed
     trajectories, and seconds per effective draw.
     """
@@ -155,12 +164,12 @@ def tolerance_table(y: np.ndarray, folder: Path) -> np.ndarray:
     ]
     if path.exists():
         return np.loadtxt(path, delimiter=",", skiprows=1)
-    posterior, lines = co.condition(markov_generator(), {"y": y}), []
+    posterior, lines = co.condition(generator(), {"y": y}), []
     for tolerance in _TOLERANCES:
-        kernel = co.NUTS(integrator=Rattle(tolerance=tolerance))
-        if not lines:  # the first run compiles
-            co.sample(posterior, draws=20, chains=4, kernel=kernel, progress=False)
-        draws = co.sample(posterior, draws=2000, chains=4, kernel=kernel, progress=False)
+        kernel = replace(PAPER, integrator=Rattle(tolerance=tolerance))
+        options = {"warmup": 200, "kernel": kernel, "progress": False}
+        co.sample(posterior, draws=1, **options)  # compiles
+        draws = co.sample(posterior, draws=500, **options)
         x, stats = np.log(draws.posterior["z"].values), draws.sample_stats
         size = np.array([float(ess(x[..., i])) for i in range(4)])
         lines.append(
@@ -197,7 +206,6 @@ def _tolerance_figure(table: np.ndarray, mean, sd) -> "Figure":
         )
     left.axhline(0, color="grey", lw=0.8)
     left.set(ylabel="error of the mean, in exact sds (±3 s.e.)")
-    left.legend(fontsize="small")
     middle.plot(tolerance, table[:, 13], "o-", color=BLUE, label="acceptance")
     middle.plot(tolerance, table[:, 14], "s--", color=ORANGE, label="failed trajectories")
     middle.set(ylim=(-0.03, 1.03))
@@ -207,4 +215,6 @@ def _tolerance_figure(table: np.ndarray, mean, sd) -> "Figure":
     for axes in (left, middle, right):
         axes.set(xscale="log", xlabel="tolerance of the projection")
         axes.grid(alpha=0.3)
+    handles = left.get_legend_handles_labels()
+    figure.legend(*handles, loc="outside upper left", ncols=4, frameon=False, fontsize="small")
     return figure

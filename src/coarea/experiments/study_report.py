@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markdown import Markdown
+from rich.table import Table
 
 from coarea.experiments.comparison import Outcome, Row
 from coarea.experiments.report import BLUE, GREEN, ORANGE, SKY
@@ -36,11 +37,33 @@ def write_report(
     folder: Path,
 ) -> None:
     """The tables, printed too, and the figures that every comparison has."""
-    table = write_tables(rows, [f"z{i + 1}" for i in range(len(names))], published, folder)
-    Console().print(Markdown(table))
+    write_tables(rows, [f"z{i + 1}" for i in range(len(names))], published, folder)
+    Console().print(short_table(rows))
     efficiency(rows, names, published_rates).savefig(folder / "efficiency.png", dpi=130)
     families = {row.name: row.family for row in rows}
     errors(families, outcomes, *exact).savefig(folder / "errors.png", dpi=130)
+
+
+def short_table(rows: Sequence[Row]) -> Table:
+    """What fits a terminal: of all parameters the worst."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("", no_wrap=True)
+    for heading in ("ESS/s", "R-hat", "accepts", "bias in sds", "sd"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        if row.acceptance == 0:
+            table.add_row(row.name, "none", "", "0", f"nearest {row.smallest_distance:.3g}", "")
+            continue
+        bias, ratio = np.argmax(np.abs(row.bias)), np.argmax(np.abs(np.log(row.sd_ratio)))
+        table.add_row(
+            row.name,
+            _number(row.ess_rate.min()),
+            _rhat(row.rhat),
+            _number(row.acceptance),
+            f"{row.bias[bias]:+.2f} ± {row.bias_error[bias]:.2f}",
+            f"× {row.sd_ratio[ratio]:.2f}",
+        )
+    return table
 
 
 def write_tables(
@@ -48,17 +71,16 @@ def write_tables(
     names: Sequence[str],
     published: Mapping[str, Mapping[str, str]],
     folder: Path,
-) -> str:
-    """`study.md` and `study.csv`: a line for each method, what was published of it beside.
-
-    Returns the table in Markdown.
-    """
+) -> None:
+    """`study.md` and `study.csv`: a line for each method, what was published of it beside."""
     sources = list(dict.fromkeys(source for known in published.values() for source in known))
     lines = [
         [
             row.name,
-            _number(row.epsilon) if row.epsilon else "0",
-            " / ".join(_number(rate) for rate in row.ess_rate) if row.acceptance else "none",
+            "" if np.isnan(row.epsilon) else _number(row.epsilon),
+            " / ".join(_number(rate) for rate in row.ess_rate)
+            if row.acceptance
+            else f"none (nearest: {row.smallest_distance:.3g})",
             _rhat(row.rhat),
             _number(row.acceptance),
             _with_errors(row.bias, row.bias_error),
@@ -80,8 +102,7 @@ def write_tables(
         "s a run",
         *sources,
     ]
-    table = _markdown(heading, lines)
-    (folder / "study.md").write_text(table)
+    (folder / "study.md").write_text(_markdown(heading, lines))
     with (folder / "study.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         each = [
@@ -98,7 +119,6 @@ def write_tables(
             )
             start = (row.epsilon, row.rhat, row.acceptance, row.seconds, row.smallest_distance)
             writer.writerow([row.name, *(f"{x:.6g}" for x in (*start, *numbers))])
-    return table
 
 
 def _markdown(heading: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -204,7 +224,8 @@ def errors(
 
     figure = Figure(figsize=(11, 5.2), layout="constrained")
     left, right = figure.subplots(1, 2, sharex=True)
-    styles = {family: iter(["-", "--", ":", "-."] * 4) for family in FAMILIES}
+    dashes = ["-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 4))]
+    styles = {family: iter(dashes) for family in FAMILIES}
     for name, family in families.items():
         drawn = [outcome for outcome in outcomes[name] if outcome.draws.size]
         if not drawn:
