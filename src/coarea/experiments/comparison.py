@@ -45,13 +45,16 @@ class Method:
         method: Callable[..., "DataTree"],
         *,
         pilot: int = 200,
-        starts: np.ndarray | None = None,
+        starts: Callable[[], np.ndarray] | None = None,
         **options: Any,
     ) -> "Method":
         """A method that runs one chain, from one of `starts` if they are given."""
 
         def draw(seed: int, size: int) -> "DataTree":
-            start = {} if starts is None else {"start": starts[seed % len(starts)][None]}
+            start = {}
+            if starts is not None:
+                known = starts()
+                start = {"start": known[seed % len(known)][None]}
             return method(draws=size, chains=1, seed=seed, progress=False, **start, **options)
 
         return cls(name, family, draw, pilot)

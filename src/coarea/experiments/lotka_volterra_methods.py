@@ -1,5 +1,6 @@
 """What the Lotka–Volterra study compares: methods, summary statistics, the exact posterior."""
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -25,16 +26,28 @@ PAPER = co.CHMC(num_steps=(4, 8), geodesic_steps=3, step_size=0.25)
 def methods(y: np.ndarray) -> list[Method]:
     """All that are compared, each with one chain a run."""
     model, markov, data = generator(), markov_generator(), {"y": y}
-    statistics = summary_statistics()
-    summarised = co.condition(model.summarise(statistics), statistics(data))
-    # Starts that reproduce all of the data reproduce its statistics too.
-    dense = co.condition(model, data, structure="dense")
-    starts = co.find_start(dense, jax.random.key(0), 16)
     abc, slices = co.approximate, co.approximate.elliptical_slice
     of_model = {"model": model, "observed": data}
 
-    def exact(name: str, posterior, **options) -> Method:
-        return Method.of_chain(name, "exact", co.sample, target=posterior, **options)
+    @functools.cache
+    def dense():
+        return co.condition(model, data, structure="dense")
+
+    @functools.cache
+    def summarised():
+        statistics = summary_statistics()
+        return co.condition(model.summarise(statistics), statistics(data))
+
+    @functools.cache
+    def starts():
+        # Inputs that reproduce all of the data reproduce its statistics too.
+        return co.find_start(dense(), jax.random.key(0), 16)
+
+    def exact(name: str, target: Callable, **options) -> Method:
+        posterior = functools.cache(target)
+        return Method.of_chain(
+            name, "exact", lambda **run: co.sample(posterior(), **run), **options
+        )
 
     def near(name: str, family: str, method: Callable, epsilon: float, **options) -> Method:
         return Method.of_chain(name, family, method, **of_model, epsilon=epsilon, **options)
@@ -43,10 +56,10 @@ def methods(y: np.ndarray) -> list[Method]:
         return Method.of_simulations(name, abc.reject, 100_000, epsilon=epsilon, **of_model)
 
     return [
-        exact("CHMC, paper's settings", co.condition(model, data), kernel=PAPER),
-        exact("NUTS, co.Markov", co.condition(markov, data)),
-        exact("NUTS, triangular", co.condition(model, data)),
-        exact("NUTS, lifted", co.condition(markov, data, structure="markov")),
+        exact("CHMC, paper's settings", lambda: co.condition(model, data), kernel=PAPER),
+        exact("NUTS, co.Markov", lambda: co.condition(markov, data)),
+        exact("NUTS, triangular", lambda: co.condition(model, data)),
+        exact("NUTS, lifted", lambda: co.condition(markov, data, structure="markov")),
         exact("NUTS, dense", dense),
         exact("NUTS, 9 summary statistics", summarised, starts=starts),
         Method.of_chain(
