@@ -300,7 +300,7 @@ class Trajectories(AbstractMethod):
             diverging=info.is_divergent,
             lp=at.logdensity,
             n_steps=jnp.asarray(info.num_integration_steps),
-            energy=info.energy,
+            energy=info.energy if self.num_steps is None else None,  # else the proposal's
             step_size=step_size,
             distance=distance,
         )

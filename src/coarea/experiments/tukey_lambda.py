@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from jax.scipy.special import log_ndtr
+from jax.scipy.special import erfc
 
 import coarea as co
 from coarea.experiments.report import Parameter, conclude, draw_marginal, writable_folder
@@ -28,9 +28,12 @@ NUM_OBSERVED = 250
 
 
 def quantile(z, n):
-    """The quantile at Φ(n), exact in both tails."""
-    left = jnp.expm1(z[2] * log_ndtr(n)) / z[2]
-    right = jnp.expm1(z[3] * log_ndtr(-n)) / z[3]
+    """The quantile at Φ(n), exact in both tails: of Φ(n) and Φ(−n) the smaller is computed."""
+    is_left = n < 0
+    smaller = 0.5 * erfc(jnp.where(is_left, -n, n) / jnp.sqrt(2.0))
+    log_smaller, log_larger = jnp.log(smaller), jnp.log1p(-smaller)
+    left = jnp.expm1(z[2] * jnp.where(is_left, log_smaller, log_larger)) / z[2]
+    right = jnp.expm1(z[3] * jnp.where(is_left, log_larger, log_smaller)) / z[3]
     return z[0] + (left - right) / z[1]
 
 
