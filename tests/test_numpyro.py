@@ -370,7 +370,6 @@ def test_a_plate_of_vectors_is_blocks():
 
 
 LIFTED = {
-    "exponential": (lambda z: dist.Exponential(jnp.exp(z)), 1.7),
     "laplace": (lambda z: dist.Laplace(z, jnp.exp(0.5 * z)), 0.8),
     "half-Cauchy": (lambda z: dist.HalfCauchy(jnp.exp(z)), 2.0),
     "truncated normal": (lambda z: dist.TruncatedNormal(z, 1.0, low=0.0), 1.2),

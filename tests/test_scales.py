@@ -12,7 +12,7 @@ from exact import assert_mean
 
 @pytest.mark.parametrize(
     ("unit", "noise", "tolerance"),
-    [(1e-10, 1.0, None), (1e6, 1.0, None), (1.0, 1e-6, None), (1e3, 1e-3, 1e-12)],
+    [(1e-10, 1.0, None), (1.0, 1e-6, None), (1e6, 1e-3, 1e-12)],
 )
 def test_a_linear_posterior_in_any_unit(unit, noise, tolerance):
     rng = np.random.default_rng(0)
@@ -33,7 +33,7 @@ def test_a_linear_posterior_in_any_unit(unit, noise, tolerance):
         assert_mean((z[..., i] - mean[i]) ** 2, covariance[i, i])
 
 
-@pytest.mark.parametrize("radius", [1e-5, 1.0, 1e4])
+@pytest.mark.parametrize("radius", [1e-5, 1e4])
 def test_a_sphere_of_any_radius(radius):
     sphere = co.Manifold(
         lambda x: x @ x - radius**2,

@@ -256,7 +256,7 @@ def composed(rows, parts, seed):
     return function, {"v": 2, "e": (len(parts), rows), "n": rows}
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(generators())
 def test_what_is_found_is_never_wrong(sizes):
     function, inputs = composed(*sizes)

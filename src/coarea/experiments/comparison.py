@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 # Draws of each run that are kept, and points of its way to the result.
 _KEPT = 1000
 _POINTS = 30
+# An R-hat above which a method's runs are taken together.
+_DISAGREE = 1.1
 
 
 @dataclass(frozen=True)
@@ -226,7 +228,10 @@ def _read(path: Path) -> Outcome:
 
 
 class Row(NamedTuple):
-    """What a method's runs say of the parameters, in units of the exact posterior's sd."""
+    """What a method's runs say of the parameters, in units of the exact posterior's sd.
+
+    ESS per second is the mean over runs; where they do not agree, that of all as chains.
+    """
 
     name: str
     family: str
@@ -253,7 +258,7 @@ def summarise(
 
 
 def _row(method: Method, outcomes: Sequence[Outcome], mean, sd) -> Row:
-    from arviz_stats.sampling_diagnostics import rhat
+    from arviz_stats.sampling_diagnostics import ess, rhat
 
     drawn = [outcome for outcome in outcomes if outcome.draws.size]
     seconds = float(np.mean([outcome.seconds for outcome in outcomes]))
@@ -283,13 +288,18 @@ def _row(method: Method, outcomes: Sequence[Outcome], mean, sd) -> Row:
         float(rhat(together[..., i])) if shortest > 4 and len(drawn) > 1 else np.nan
         for i in range(mean.size)
     ]
+    rate, error = rates.mean(axis=0), _error(rates)
+    if np.max(rhats) > _DISAGREE:
+        # Within a run that has seen but a part of the posterior, its ESS says nothing.
+        together_ess = np.array([float(ess(together[..., i])) for i in range(mean.size)])
+        rate, error = together_ess / (seconds * len(drawn)), np.full(mean.shape, np.nan)
     return Row(
         method.name,
         method.family,
         float(np.max([outcome.epsilon for outcome in drawn])),
         seconds,
-        rates.mean(axis=0),
-        _error(rates),
+        rate,
+        error,
         float(np.max(rhats)),
         float(np.mean([outcome.acceptance for outcome in drawn])),
         biases.mean(axis=0),

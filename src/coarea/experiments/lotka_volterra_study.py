@@ -83,7 +83,7 @@ def run(
     )
     compared = methods(y)
     outcomes = comparison.run(compared)
-    mean, sd = exact_moments(y)
+    mean, sd = exact_moments(y, num=1_000_000)
     rows = summarise(compared, outcomes, mean, sd)
     published = {
         name: {
@@ -168,7 +168,7 @@ def tolerance_table(y: np.ndarray, folder: Path) -> np.ndarray:
     for tolerance in _TOLERANCES:
         kernel = replace(PAPER, integrator=Rattle(tolerance=tolerance))
         options = {"warmup": 200, "kernel": kernel, "progress": False}
-        co.sample(posterior, draws=1, **options)  # compiles
+        co.sample(posterior, draws=10, **options)  # compiles
         draws = co.sample(posterior, draws=500, **options)
         x, stats = np.log(draws.posterior["z"].values), draws.sample_stats
         size = np.array([float(ess(x[..., i])) for i in range(4)])
