@@ -83,7 +83,7 @@ def test_without_the_reverse_check_the_draws_are_biased(kernel, reverse_check, i
         "CHMC": co.CHMC(num_steps=2, step_size=1.3, integrator=integrator),
         "NUTS": co.NUTS(step_size=1.3, integrator=integrator),
     }
-    draws = co.sample(ellipse, draws=40_000, warmup=0, chains=2, kernel=kernels[kernel])
+    draws = co.sample(ellipse, draws=80_000, warmup=0, chains=2, kernel=kernels[kernel])
     off = standard_errors_off(draws.posterior["point"].values[..., 1] ** 2, exact)
     assert (abs(off) < 4) == is_exact
     assert is_exact or off > 10
