@@ -75,7 +75,8 @@ class Method:
     @property
     def slug(self) -> str:
         """Its name as a file's."""
-        return "".join(c if c.isalnum() else "-" for c in self.name.lower()).strip("-")
+        plain = (c if c.isascii() and c.isalnum() else "-" for c in self.name.lower())
+        return "".join(plain).strip("-")
 
 
 class Outcome(NamedTuple):
