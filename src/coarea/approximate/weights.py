@@ -2,9 +2,13 @@
 
 from typing import TYPE_CHECKING
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from blackjax.smc.resampling import systematic
 
 from coarea.errors import DataError
+from coarea.precision import in_float64
 from coarea.sampling.settings import check_count
 
 if TYPE_CHECKING:
@@ -24,6 +28,7 @@ def effective_size(log_weights: np.ndarray) -> float:
     return float(1 / np.sum(normalised(log_weights) ** 2))
 
 
+@in_float64
 def resample(draws: "DataTree", num: int, seed: int = 0) -> "DataTree":
     """Equally weighted draws from those that `reject` or `optimisation_monte_carlo` weighed.
 
@@ -42,9 +47,8 @@ def resample(draws: "DataTree", num: int, seed: int = 0) -> "DataTree":
     stats = draws["sample_stats"].dataset
     if "weight" not in stats or stats.sizes["chain"] != 1:
         raise DataError("these draws have no weights: they all count alike already.")
-    cumulative = np.cumsum(stats["weight"].values[0])
-    at = (np.arange(num) + np.random.default_rng(seed).uniform()) / num * cumulative[-1]
-    chosen = np.searchsorted(cumulative, at, side="right").clip(max=cumulative.size - 1)
+    weights = jnp.asarray(stats["weight"].values[0])
+    chosen = np.sort(np.asarray(systematic(jax.random.key(seed), weights, num)))
 
     def choose(group):
         if "draw" not in group.dims:

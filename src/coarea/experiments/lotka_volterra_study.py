@@ -205,7 +205,7 @@ def _tolerance_figure(table: np.ndarray, mean, sd) -> "Figure":
             label=name,
         )
     left.axhline(0, color="grey", lw=0.8)
-    left.set(ylabel="error of the mean, in exact sds (±3 s.e.)")
+    left.set(ylabel="error of the mean, sds (±3 s.e.)")
     middle.plot(tolerance, table[:, 13], "o-", color=BLUE, label="acceptance")
     middle.plot(tolerance, table[:, 14], "s--", color=ORANGE, label="failed trajectories")
     middle.set(ylim=(-0.03, 1.03))

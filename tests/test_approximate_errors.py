@@ -1,0 +1,151 @@
+"""Approximate methods refuse what cannot work, and say plainly when they find nothing."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import coarea as co
+from coarea.errors import AcceptanceError, DataError, ModelError, SettingError, StartError
+from test_approximate import Y, location
+
+UNDIRECTED = co.Generator(lambda u: {"z": u["z"], "y": u["z"] + u["n"]}, {"z": (), "n": 2})
+STEPS = co.Generator(
+    lambda u: {"z": u["z"], "y": jnp.floor(20 * u["z"]) + jnp.floor(u["n"])},
+    inputs={"z": (), "n": 10},
+    parameters=["z"],
+)
+approximate = co.approximate
+MISTAKES = {
+    "no tolerance": (
+        lambda: approximate.mcmc(location(), {"y": Y}, epsilon=0),
+        SettingError,
+        "epsilon=0",
+    ),
+    "negative tolerance": (
+        lambda: approximate.smc(location(), {"y": Y}, epsilon=-1.0),
+        SettingError,
+        "positive",
+    ),
+    "tolerance of words": (
+        lambda: approximate.nuts(location(), {"y": Y}, epsilon="small"),
+        SettingError,
+        "epsilon='small'",
+    ),
+    "tolerance not a number": (
+        lambda: approximate.hmc(location(), {"y": Y}, epsilon=np.nan),
+        SettingError,
+        "epsilon=nan",
+    ),
+    "undirected": (
+        lambda: approximate.mcmc(UNDIRECTED, {"y": Y}, epsilon=1.0),
+        ModelError,
+        r"parameters=\('z',\)",
+    ),
+    "no model": (
+        lambda: approximate.reject(lambda: None, {"y": Y}, epsilon=1.0),
+        ModelError,
+        "Generator",
+    ),
+    "unknown output": (
+        lambda: approximate.reject(UNDIRECTED, {"x": Y}, epsilon=1.0),
+        DataError,
+        "'x' is not an output",
+    ),
+    "epsilon and quantile": (
+        lambda: approximate.reject(UNDIRECTED, {"y": Y}, epsilon=1.0, quantile=0.1),
+        SettingError,
+        "one of them",
+    ),
+    "quantile above one": (
+        lambda: approximate.reject(UNDIRECTED, {"y": Y}, quantile=2.0),
+        SettingError,
+        "fraction",
+    ),
+    "unknown kernel": (
+        lambda: approximate.reject(UNDIRECTED, {"y": Y}, epsilon=1.0, kernel="box"),
+        SettingError,
+        "kernel='box'",
+    ),
+    "unknown parameter": (
+        lambda: co.Generator(lambda u: u, {"z": ()}, parameters=["theta"]),
+        ModelError,
+        "'theta' is not one of the inputs",
+    ),
+    "a group left out": (
+        lambda: approximate.elliptical_slice(UNDIRECTED, {"y": Y}, epsilon=1.0, groups=["z"]),
+        SettingError,
+        "'n' never moves",
+    ),
+    "more parameters than values": (
+        lambda: approximate.optimisation_monte_carlo(
+            co.Generator(lambda u: {"y": u["z"][0] + u["n"]}, {"z": 2, "n": ()}, parameters=["z"]),
+            {"y": 0.0},
+            epsilon=1.0,
+        ),
+        SettingError,
+        "do not determine",
+    ),
+    "one simulation": (
+        lambda: approximate.hamiltonian(location(), {"y": Y}, simulations=1),
+        SettingError,
+        "two or more",
+    ),
+    "no spread": (
+        lambda: approximate.hamiltonian(
+            co.Generator(
+                lambda u: {"y": jnp.stack([u["z"], u["z"] + u["n"]])},
+                {"z": (), "n": ()},
+                parameters=["z"],
+            ),
+            {"y": Y},
+        ),
+        SettingError,
+        "give epsilon",
+    ),
+    "a factor beside a likelihood": (
+        lambda: approximate.tractable(
+            co.Generator(
+                lambda u: {"y": u["z"]}, {"z": ()}, parameters=["z"], log_factor=lambda o: o["y"]
+            ),
+            {"y": 0.0},
+            lambda parameters, observed: 0.0,
+        ),
+        ModelError,
+        "log_factor",
+    ),
+    "draws as a start": (
+        lambda: approximate.mcmc(location(), {"y": Y}, epsilon=1.0, start={"z": 1}),
+        SettingError,
+        "start must be an array",
+    ),
+    "start of another shape": (
+        lambda: approximate.mcmc(location(), {"y": Y}, epsilon=1.0, start=np.zeros((4, 2))),
+        SettingError,
+        "start has shape",
+    ),
+    "no start": (
+        lambda: approximate.mcmc(STEPS, {"y": np.full(10, 0.3)}, epsilon=0.1),
+        StartError,
+        "smallest distance seen",
+    ),
+    "statistics that are no dictionary": (
+        lambda: co.condition(location().summarise(lambda o: o["y"].mean()), {"y": Y}),
+        ModelError,
+        "named statistics",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_named_with_its_cure(mistake):
+    make, error, message = MISTAKES[mistake]
+    with pytest.raises(error, match=message):
+        make()
+
+
+@pytest.mark.parametrize("method", ["reject", "optimisation_monte_carlo"])
+def test_nothing_accepted_is_said_plainly_with_the_smallest_distance(method):
+    y = np.linspace(-1.0, 1.0, 20)
+    with pytest.raises(AcceptanceError, match=r"none of 1000 .* smallest distance seen is") as seen:
+        getattr(co.approximate, method)(location(20), {"y": y}, epsilon=0.01, simulations=1000)
+    assert 0.01 < seen.value.smallest_distance < 10
