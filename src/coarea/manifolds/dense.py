@@ -13,41 +13,35 @@ from coarea.manifolds.target import AbstractLinearisation, AbstractShape
 
 
 class DenseLinearisation(AbstractLinearisation):
-    """J = C Q with the lower Cholesky factor C of J Jᵀ, kept with its inverse, and QQᵀ = I.
+    """J = C Q with C the lower Cholesky factor of J Jᵀ and QQᵀ = I: C⁻¹ and Q are kept.
 
     With these at hand, an iteration of the quasi-Newton solver and a projection are products with
-    vectors, where triangular solves take several times as long.
+    vectors, where triangular solves take several times as long. C itself only a fallback needs.
     """
 
-    C: Float[Array, "N N"]
-    inverse: Float[Array, "N N"]
+    C_inverse: Float[Array, "N N"]
     Q: Float[Array, "N M"]
 
-    @property
-    def J(self) -> Float[Array, "N M"]:
-        """The Jacobian itself."""
-        return self.C @ self.Q
-
     def apply(self, p):  # noqa: D102
-        return self.C @ (self.Q @ p)
+        return solve_triangular(self.C_inverse, self.Q @ p, lower=True)
 
     def apply_transpose(self, lam):  # noqa: D102
-        return (lam @ self.C) @ self.Q
+        return solve_triangular(self.C_inverse, lam, lower=True, trans="T") @ self.Q
 
     def solve_gram(self, b):  # noqa: D102
-        return (self.inverse @ b) @ self.inverse
+        return (self.C_inverse @ b) @ self.C_inverse
 
     def pseudo_inverse(self, b):  # noqa: D102
-        return (self.inverse @ b) @ self.Q
+        return (self.C_inverse @ b) @ self.Q
 
     def solve_newton(self, older, b):  # noqa: D102
-        return jnp.linalg.solve(self.Q @ older.Q.T, self.inverse @ b) @ older.inverse
+        return jnp.linalg.solve(self.Q @ older.Q.T, self.C_inverse @ b) @ older.C_inverse
 
     def project(self, p):  # noqa: D102
         return p - (self.Q @ p) @ self.Q
 
     def half_log_det(self):  # noqa: D102
-        return jnp.sum(jnp.log(jnp.diagonal(self.C)))
+        return -jnp.sum(jnp.log(jnp.diagonal(self.C_inverse)))
 
 
 class Dense(AbstractShape[DenseLinearisation]):
@@ -79,7 +73,7 @@ class Dense(AbstractShape[DenseLinearisation]):
         """
         J, pull_back = jax.vjp(self.jacobian(constraint), u)
         linearisation = _factored(J)
-        (gradient,) = pull_back(linearisation.inverse.T @ linearisation.Q)
+        (gradient,) = pull_back(linearisation.C_inverse.T @ linearisation.Q)
         return linearisation, gradient
 
     def jacobian(self, constraint: Callable) -> Callable:
@@ -89,5 +83,5 @@ class Dense(AbstractShape[DenseLinearisation]):
 
 def _factored(J) -> DenseLinearisation:
     C = jnp.linalg.cholesky(J @ J.T)
-    inverse = solve_triangular(C, jnp.eye(len(C), dtype=C.dtype), lower=True)
-    return DenseLinearisation(C, inverse, inverse @ J)
+    C_inverse = solve_triangular(C, jnp.eye(len(C), dtype=C.dtype), lower=True)
+    return DenseLinearisation(C_inverse, C_inverse @ J)
