@@ -90,6 +90,34 @@ def tukey_lambda(
         tukey_lambda.run(draws, warmup, chains, seed, out)
 
 
+@run.command("human-pose")
+def human_pose(
+    draws: Draws = 300,
+    warmup: Warmup = 500,
+    chains: Chains = 4,
+    seed: Seed = 0,
+    out: Out = Path("out/human-pose"),
+    study: Study = False,
+    budget: Budget = 300.0,
+    runs: Runs = 5,
+    noise: Annotated[
+        float, typer.Option(help="Standard deviation of an image coordinate.")
+    ] = 0.001,
+    decoder: Annotated[
+        Path | None, typer.Option(help="Weights of another prior over poses (.npz).")
+    ] = None,
+) -> None:
+    """A person's pose, bone lengths and camera from 2D joint positions."""
+    if study:
+        from coarea.experiments.human_pose import study as whole
+
+        whole.run(runs, budget, seed, out / "study", noise, decoder)
+    else:
+        from coarea.experiments.human_pose import quick
+
+        quick.run(draws, warmup, chains, seed, out, noise, decoder)
+
+
 @run.command("fitzhugh-nagumo")
 def fitzhugh_nagumo(
     draws: Draws = 500,

@@ -102,7 +102,7 @@ def write_tables(
         "s a run",
         *sources,
     ]
-    (folder / "study.md").write_text(_markdown(heading, lines))
+    (folder / "study.md").write_text(markdown(heading, lines))
     with (folder / "study.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         each = [
@@ -121,7 +121,8 @@ def write_tables(
             writer.writerow([row.name, *(f"{x:.6g}" for x in (*start, *numbers))])
 
 
-def _markdown(heading: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+def markdown(heading: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table."""
     rows = [heading, ["---"] * len(heading), *lines]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
 

@@ -1,0 +1,28 @@
+"""Pin-hole cameras that look at a skeleton from the front."""
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+FOCAL_LENGTH = float(np.exp(2.0))
+# Two cameras stand this far to either side, in metres.
+_HALF_BASELINE = 0.5
+
+
+def place(u: Float[Array, " 3"]) -> Float[Array, " 3"]:
+    """Where the hips are, as the camera sees it: tₓ, t_y ~ N(0, 0.1²), log t_z ~ N(1.5, 0.5²)."""
+    return jnp.concatenate([0.1 * u[:2], jnp.exp(1.5 + 0.5 * u[2:])])
+
+
+def project(
+    positions: Float[Array, "joints 3"], place: Float[Array, " 3"], num_cameras: int
+) -> Float[Array, "cameras joints 2"]:
+    """The image of each point in each camera, in units of the image plane.
+
+    A camera's x is the skeleton's, its y is down and its z away from it.
+    """
+    aside = np.zeros((num_cameras, 1, 3))
+    if num_cameras == 2:
+        aside[:, 0, 0] = [_HALF_BASELINE, -_HALF_BASELINE]
+    seen = positions * np.array([1.0, -1.0, -1.0]) + place + aside
+    return FOCAL_LENGTH * seen[..., :2] / seen[..., 2:]
