@@ -24,5 +24,6 @@ def project(
     aside = np.zeros((num_cameras, 1, 3))
     if num_cameras == 2:
         aside[:, 0, 0] = [_HALF_BASELINE, -_HALF_BASELINE]
-    seen = positions * np.array([1.0, -1.0, -1.0]) + place + aside
+    towards = np.array([[1.0, -1.0, -1.0]])
+    seen = (positions * towards + place[None])[None] + aside
     return FOCAL_LENGTH * seen[..., :2] / seen[..., 2:]

@@ -129,7 +129,7 @@ def run(
         here = writable_folder(folder / f"scene-{number}")
         outcomes = Comparison(here, flat_joints, about, runs, budget).run(methods(truth))
         found.append(curves_of(outcomes, truth))
-    _write_table(found, folder)
+    write_table(found, folder)
     figure(found).savefig(folder / "rmse.png", dpi=130)
     with unwarned():
         monocular(scene(network, 1, noise, seed + 1), seed).savefig(
@@ -192,7 +192,7 @@ def curves_of(outcomes: Mapping[str, Sequence[Outcome]], truth: Scene) -> dict[s
     }
 
 
-def _write_table(found: Sequence[Mapping[str, Curves]], folder: Path) -> None:
+def write_table(found: Sequence[Mapping[str, Curves]], folder: Path) -> None:
     """`study.md` and `study.csv`: errors at four times, in millimetres."""
     heading = ["scene", "method", "min ESS/s", "runs differ by"]
     heading += [f"from truth, {t:.0f} s" for t in _TIMES]
