@@ -8,6 +8,7 @@ import pytest
 
 import coarea as co
 from coarea.dynamics import (
+    Broyden,
     Hybrid,
     Newton,
     NewtonLineSearch,
@@ -21,7 +22,7 @@ from coarea.dynamics.projection import Tolerance, project_onto
 pytestmark = pytest.mark.usefixtures("x64")
 
 FLOWS = [Straight(), Rotation()]
-SOLVERS = [QuasiNewton(), Newton(), NewtonLineSearch(), Hybrid()]
+SOLVERS = [QuasiNewton(), Broyden(), Newton(), NewtonLineSearch(), Hybrid()]
 
 
 @pytest.fixture(scope="module")

@@ -130,7 +130,7 @@ def test_cameras_see_as_on_paper():
 @pytest.mark.parametrize(("cameras", "inputs", "outputs"), [(1, 178, 38), (2, 216, 76)])
 def test_the_model_is_as_large_as_the_papers(cameras, inputs, outputs):
     truth = scene(load_decoder(), cameras, 0.001, 0)
-    assert (truth.model.inputs.size, truth.y.size) == (inputs, outputs)
+    assert (truth.model().inputs.size, truth.y.size) == (inputs, outputs)
 
 
 def test_one_camera_and_two_see_the_same_person():
@@ -141,8 +141,8 @@ def test_one_camera_and_two_see_the_same_person():
 def test_two_ways_to_the_posterior_agree():
     """Exactly conditioned, and given the likelihood. Also: every draw reproduces its images."""
     truth = scene(load_decoder(), 2, 0.03, 0)
-    model = truth.model
-    exact = co.sample(truth.posterior, draws=80, warmup=80, chains=2, keep="inputs")
+    model = truth.model()
+    exact = co.sample(truth.posterior(), draws=80, warmup=80, chains=2, keep="inputs")
     given = co.approximate.tractable(
         model,
         {"y": truth.y},
@@ -226,7 +226,7 @@ def test_errors_are_read_at_the_times_asked_for(tmp_path):
 
 def test_the_papers_starts_reproduce_the_images():
     truth = scene(load_decoder(), 2, 0.001, 0)
-    y = jax.jit(truth.model.outputs)(jnp.asarray(study.prior_starts(truth)[0]))["y"]
+    y = jax.jit(truth.model().outputs)(jnp.asarray(study.prior_starts(truth)[0]))["y"]
     np.testing.assert_allclose(y, truth.y, atol=1e-9)
 
 

@@ -118,6 +118,37 @@ def human_pose(
         quick.run(draws, warmup, chains, seed, out, noise, decoder)
 
 
+@run.command("mnist-inpainting")
+def mnist_inpainting(
+    draws: Draws = 500,
+    warmup: Warmup = 500,
+    chains: Chains = 4,
+    seed: Seed = 0,
+    out: Out = Path("out/mnist-inpainting"),
+    study: Study = False,
+    budget: Budget = 100.0,
+    runs: Runs = 10,
+    mask: Annotated[
+        str, typer.Option(help="What is seen: top-quarter, left-half, centre-hole or random.")
+    ] = "top-quarter",
+    digit: Annotated[
+        int, typer.Option(help="Which digit of the package, 0 to 19: two of each kind in turn.")
+    ] = 14,
+    image: Annotated[
+        Path | None, typer.Option(help="Another digit: a picture of 28 × 28 pixels, or .npy.")
+    ] = None,
+) -> None:
+    """The rest of a handwritten digit, given a part of it."""
+    if study:
+        from coarea.experiments.mnist import study as whole
+
+        whole.run(runs, budget, seed, out / "study", mask, digit, image)
+    else:
+        from coarea.experiments.mnist import quick
+
+        quick.run(draws, warmup, chains, seed, out, mask, digit, image)
+
+
 @run.command("fitzhugh-nagumo")
 def fitzhugh_nagumo(
     draws: Draws = 500,

@@ -2,6 +2,7 @@
 
 from coarea.dynamics.flows import Rotation as Rotation
 from coarea.dynamics.flows import Straight as Straight
+from coarea.dynamics.projection import Broyden as Broyden
 from coarea.dynamics.projection import Hybrid as Hybrid
 from coarea.dynamics.projection import Newton as Newton
 from coarea.dynamics.projection import NewtonLineSearch as NewtonLineSearch

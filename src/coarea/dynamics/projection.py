@@ -118,6 +118,64 @@ class QuasiNewton(AbstractSolver):
         return _iterate(target, change, u, tolerance, self.max_iterations, too_slow)
 
 
+class Broyden(AbstractSolver):
+    """Quasi-Newton that learns from its own steps how J differs from Jₒ (Broyden 1965).
+
+    Each iteration costs one residual and no derivative, as `QuasiNewton`'s, and a product with each
+    earlier step, of which alone the learnt inverse consists (Kelley 1995, section 7.3). It
+    converges faster than linearly, and where steps are so long that quasi-Newton does not.
+    """
+
+    max_iterations: int = eqx.field(static=True, default=25)
+
+    def solve(self, target, older, u, tolerance, weights=1.0):  # noqa: D102
+        bounds = tolerance.at(target, u)
+
+        def plain_step(u):
+            c = target.residual(u)
+            return c, -weights * older.pseudo_inverse(c)
+
+        def unfinished(last: _Learnt):
+            goes_on = (last.error > 1) & (last.iterations < self.max_iterations)
+            return goes_on & (last.error < _HOPELESS / tolerance.residual)
+
+        def body(last: _Learnt):
+            n = last.iterations
+            moved = last.u + last.steps[n]
+            c, z = plain_step(moved)
+
+            def learn(j, z):
+                s = last.steps[j]
+                return z + last.steps[j + 1] * ((s @ z) / last.squares[j])
+
+            z = jax.lax.fori_loop(0, n, learn, z)
+            step = z / (1 - (last.steps[n] @ z) / last.squares[n])
+            return _Learnt(
+                moved,
+                last.steps.at[n + 1].set(step),
+                last.squares.at[n + 1].set(step @ step),
+                bounds.error(c, step),
+                n + 1,
+            )
+
+        c, step = plain_step(u)
+        steps = jnp.zeros((self.max_iterations + 1, u.size), u.dtype).at[0].set(step)
+        squares = jnp.zeros(self.max_iterations + 1, u.dtype).at[0].set(step @ step)
+        start = _Learnt(u, steps, squares, bounds.error(c, step), jnp.asarray(0))
+        end = jax.lax.while_loop(unfinished, body, start)
+        return Projection(end.u + end.steps[end.iterations], end.error <= 1, end.iterations)
+
+
+class _Learnt(NamedTuple):
+    """A point, the step that comes next after all those made, and how much too large it is."""
+
+    u: Float[Array, " M"]
+    steps: Float[Array, "most M"]
+    squares: Float[Array, " most"]
+    error: Float[Array, ""]
+    iterations: Int[Array, ""]
+
+
 class Newton(AbstractSolver):
     """Newton: λ ← λ + (JJₒᵀ)⁻¹ c. Converges quadratically, relinearising in each iteration."""
 

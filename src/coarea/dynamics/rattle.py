@@ -11,8 +11,8 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from coarea.dynamics.flows import AbstractFlow, Rotation, Straight
 from coarea.dynamics.projection import (
     AbstractSolver,
+    Broyden,
     NewtonLineSearch,
-    QuasiNewton,
     Tolerance,
     linearise,
     position_size,
@@ -70,7 +70,7 @@ class Rattle(eqx.Module):
     Without `reverse_check` the stationary distribution is not the target: for experiments only.
     """
 
-    solvers: tuple[AbstractSolver, ...] = (QuasiNewton(), NewtonLineSearch())
+    solvers: tuple[AbstractSolver, ...] = (Broyden(), NewtonLineSearch())
     flow: AbstractFlow | None = None
     tolerance: float | None = None
     reverse_check: bool = eqx.field(static=True, default=True)

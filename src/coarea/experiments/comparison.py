@@ -13,11 +13,14 @@ import numpy as np
 from rich.console import Console
 
 import coarea as co
+from coarea.dynamics import NewtonLineSearch, QuasiNewton, Rattle
 from coarea.errors import AcceptanceError, SamplingWarning, SettingError
 
 if TYPE_CHECKING:
     from xarray import DataTree
 
+# How the paper projects: with the factor at hand, and something more robust where that fails.
+AS_IN_PAPER = Rattle(solvers=(QuasiNewton(), NewtonLineSearch()))
 # Draws of each run that are kept, and points of its way to the result.
 _KEPT = 1000
 _POINTS = 30
@@ -123,6 +126,10 @@ class Comparison:
         """All runs of all methods, those that earlier calls made included."""
         return {method.name: self._run_method(method) for method in methods}
 
+    def size_of(self, method: Method) -> int:
+        """How many draws, simulations or particles each of its runs has."""
+        return json.loads((self._folder / f"{method.slug}.json").read_text())["size"]
+
     def _run_method(self, method: Method) -> list[Outcome]:
         paths = [self._folder / f"{method.slug}-{seed}.npz" for seed in range(self._runs)]
         missing = [path for path in paths if not path.exists()]
@@ -144,7 +151,7 @@ class Comparison:
         self._outcome(method, self._runs, method.pilot)
         first = time.perf_counter() - began
         if path.exists():
-            return json.loads(path.read_text())["size"], first
+            return self.size_of(method), first
         size = method.pilot
         if method.scales:
             # Starting takes its time, whatever the size.

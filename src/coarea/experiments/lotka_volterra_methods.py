@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import coarea as co
-from coarea.experiments.comparison import Method
+from coarea.experiments.comparison import AS_IN_PAPER, Method
 from coarea.experiments.lotka_volterra import (
     NUM_STEPS,
     START,
@@ -20,7 +20,7 @@ from coarea.experiments.lotka_volterra import (
 )
 from coarea.precision import in_float64
 
-PAPER = co.CHMC(num_steps=(4, 8), geodesic_steps=3, step_size=0.25)
+PAPER = co.CHMC(num_steps=(4, 8), geodesic_steps=3, step_size=0.25, integrator=AS_IN_PAPER)
 
 
 def methods(y: np.ndarray) -> list[Method]:

@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Console
 
 import coarea as co
-from coarea.experiments.comparison import Comparison, Method, equal_draws, summarise
+from coarea.experiments.comparison import AS_IN_PAPER, Comparison, Method, equal_draws, summarise
 from coarea.experiments.report import normal_density, writable_folder
 from coarea.experiments.study_report import marginals, write_report
 from coarea.experiments.tukey_lambda import (
@@ -55,7 +55,7 @@ def methods(y: np.ndarray) -> list[Method]:
     model, data, abc = generator(), {"y": y}, co.approximate
     of_model = {"model": model, "observed": data}
     posterior = co.condition(model, data)
-    thesis = co.CHMC(num_steps=(5, 10), geodesic_steps=4, step_size=0.6)
+    thesis = co.CHMC(num_steps=(5, 10), geodesic_steps=4, step_size=0.6, integrator=AS_IN_PAPER)
     chain = Method.of_chain
 
     @functools.cache

@@ -90,15 +90,13 @@ class Scene(NamedTuple):
     lengths: np.ndarray
     camera: np.ndarray
 
-    @property
     def model(self) -> co.Generator:
-        """The generator that it was drawn from."""
+        """The generator that it was drawn from, made anew."""
         return generator(self.decoder, self.num_cameras, self.noise)
 
-    @property
     def posterior(self) -> AbstractTarget:
         """What the images say of everything else."""
-        return co.condition(self.model, {"y": self.y})
+        return co.condition(self.model(), {"y": self.y})
 
 
 @in_float64

@@ -36,7 +36,7 @@ def run(
     """Sample poses, bone lengths and the camera; print tables, write a figure and the draws."""
     folder = writable_folder(out)
     truth = scene(load_decoder(decoder), 1, noise, seed)
-    result = co.sample(truth.posterior, draws=draws, warmup=warmup, chains=chains, seed=seed)
+    result = co.sample(truth.posterior(), draws=draws, warmup=warmup, chains=chains, seed=seed)
     conclude(result, parameters(result, truth), figure(result, truth), folder)
     modes = find_modes(result, truth.joints)
     console = Console()

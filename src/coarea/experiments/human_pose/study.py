@@ -16,7 +16,7 @@ import numpy as np
 from rich.console import Console
 
 import coarea as co
-from coarea.experiments.comparison import Comparison, Method, Outcome, unwarned
+from coarea.experiments.comparison import AS_IN_PAPER, Comparison, Method, Outcome, unwarned
 from coarea.experiments.human_pose.decoder import load_decoder
 from coarea.experiments.human_pose.drawing import draw_views
 from coarea.experiments.human_pose.model import HIDDEN, Scene, log_likelihood, person, scene
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from xarray import DataTree
 
 _SCENES = 3
-PAPER = co.CHMC(num_steps=(10, 15), geodesic_steps=20, step_size=0.1)
+PAPER = co.CHMC(num_steps=(10, 15), geodesic_steps=20, step_size=0.1, integrator=AS_IN_PAPER)
 # Step size and numbers of steps of the paper's HMC, for a noise of .001; it follows the noise.
 _PAPER_HMC = (2e-4, (100, 150))
 STYLES = {
@@ -47,11 +47,11 @@ _STARTS = 20
 
 def methods(truth: Scene) -> list[Method]:
     """All that are compared, each with one chain a run."""
-    posterior = truth.posterior
+    posterior = truth.posterior()
     names = iter(STYLES)
     step_size, num_steps = _PAPER_HMC
     hierarchical = {
-        "model": truth.model,
+        "model": truth.model(),
         "observed": {"y": truth.y},
         "log_likelihood": log_likelihood(truth.decoder, truth.num_cameras, truth.noise),
         "outputs": functools.partial(person, truth.decoder),
@@ -63,7 +63,7 @@ def methods(truth: Scene) -> list[Method]:
 
     @functools.cache
     def hidden_starts():
-        return prior_starts(truth)[:, truth.model.inputs.places(HIDDEN)]
+        return prior_starts(truth)[:, truth.model().inputs.places(HIDDEN)]
 
     tractable, chain = co.approximate.tractable, Method.of_chain
     return [
@@ -96,7 +96,7 @@ def methods(truth: Scene) -> list[Method]:
 @in_float64
 def prior_starts(truth: Scene) -> np.ndarray:
     """The paper's: draws from the prior, the noise of the images set to what it then must be."""
-    model = truth.model
+    model = truth.model()
     u = jax.vmap(model.draw)(jax.random.split(jax.random.key(0), _STARTS))
     places = model.inputs.places(["noise"])
     without = u.at[:, places].set(0.0)
@@ -259,7 +259,7 @@ def monocular(truth: Scene, seed: int, chains: int = 8) -> "Figure":
     """The last pose of each chain given one image, in the order of their modes."""
     from matplotlib.figure import Figure
 
-    draws = co.sample(truth.posterior, draws=300, chains=chains, seed=seed, progress=False)
+    draws = co.sample(truth.posterior(), draws=300, chains=chains, seed=seed, progress=False)
     modes = find_modes(draws, truth.joints)
     Console().print(in_words(modes), highlight=False)
     joints = draws.posterior["joints"].values

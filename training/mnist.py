@@ -1,0 +1,115 @@
+"""Train the decoder of the in-painting study: `python training/mnist.py DATA`.
+
+DATA is a folder with mnist.npz: train_images, train_labels, test_images, test_labels (uint8).
+Writes the decoder, a small classifier and twenty test digits into the package, and a figure to
+out/mnist-training. Takes six minutes on two cores.
+"""
+
+import itertools
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import vae
+
+from coarea.experiments.mnist.networks import (
+    CODE,
+    HIDDEN,
+    NOISE,
+    PIXELS,
+    Network,
+    decode,
+    named_arrays,
+)
+
+PACKAGE = Path(__file__).parents[1] / "src/coarea/experiments/mnist"
+OUT = Path("out/mnist-training")
+STEPS, BATCH, RATE, SEED = 80_000, 200, 1e-3, 0
+JUDGE_STEPS = 4_000
+
+
+def initial(key, widths) -> Network:
+    """Layers with weights of a size that keeps a signal's."""
+    keys = jax.random.split(key, len(widths) - 1)
+    pairs = list(itertools.pairwise(widths))
+    weights = [
+        jax.random.normal(k, pair) / jnp.sqrt(pair[0]) for k, pair in zip(keys, pairs, strict=True)
+    ]
+    return Network(tuple(weights), tuple(jnp.zeros(n) for _, n in pairs))
+
+
+def elbo(parameters, key, x):
+    """Of each image, with one draw of its code."""
+    encoder, decoder = parameters
+    mean, log_variance = jnp.split(encoder(2 * x - 1), 2, axis=-1)
+    code = mean + jnp.exp(0.5 * log_variance) * jax.random.normal(key, mean.shape)
+    image = jax.nn.sigmoid(decoder(code))
+    fit = vae.gaussian_log_density(x, image, jnp.full(PIXELS, 2 * np.log(NOISE)))
+    return fit - vae.gaussian_kl(mean, log_variance)
+
+
+def log_probability(judge, key, x_and_label):
+    """That the judge calls each image what it is; the images shaken a little."""
+    x, label = x_and_label[:, :-1], x_and_label[:, -1].astype(int)
+    x = x + 2 * NOISE * jax.random.normal(key, x.shape)
+    scores = jax.nn.log_softmax(judge(x))
+    return jnp.take_along_axis(scores, label[:, None], axis=1)[:, 0]
+
+
+def figure(encoder, decoder, images, path: Path) -> None:
+    """Test digits, and what is left of them after encoding and decoding."""
+    from matplotlib.figure import Figure
+
+    codes = encoder(2 * images - 1)[:, :CODE]
+    again = np.asarray(jax.vmap(lambda h: decode(decoder, h))(codes))
+    whole = Figure(figsize=(12, 2.6), layout="constrained")
+    for row, x in zip(whole.subplots(2, len(images)), (images, again), strict=True):
+        for axes, image in zip(row, x, strict=True):
+            axes.imshow(image.reshape(28, 28), cmap="gray_r", vmin=0, vmax=1)
+            axes.set(xticks=[], yticks=[])
+    whole.savefig(path, dpi=110)
+
+
+def main(folder: Path) -> None:
+    """Train, save, draw the figure."""
+    with np.load(folder / "mnist.npz") as data:
+        x, test = (data[f"{k}_images"].reshape(-1, PIXELS) for k in ("train", "test"))
+        labels, test_labels = data["train_labels"], data["test_labels"]
+    x, held_out = (np.float32(images / 255.0) for images in (x, test))
+    keys = jax.random.split(jax.random.key(SEED), 3)
+    start = (
+        initial(keys[0], (PIXELS, HIDDEN, HIDDEN, 2 * CODE)),
+        initial(keys[1], (CODE, HIDDEN, HIDDEN, PIXELS)),
+    )
+    trained = vae.train(elbo, start, x, held_out, steps=STEPS, batch=BATCH, rate=RATE, seed=SEED)
+    encoder, decoder = trained.parameters
+    judge = vae.train(
+        log_probability,
+        initial(keys[2], (PIXELS, 64, 10)),
+        np.column_stack([x, labels]).astype(np.float32),
+        np.column_stack([held_out, test_labels]).astype(np.float32),
+        steps=JUDGE_STEPS,
+        batch=BATCH,
+        rate=2e-3,
+        seed=SEED,
+        reports=4,
+    ).parameters
+    right = np.mean(np.argmax(np.asarray(judge(held_out)), axis=1) == test_labels)
+    print(f"The judge is right about {100 * right:.1f}% of the test digits.")
+    # The first two of each kind.
+    chosen = np.concatenate([np.flatnonzero(test_labels == k)[:2] for k in range(10)])
+    np.savez_compressed(
+        PACKAGE / "networks.npz",
+        **named_arrays("decoder", decoder),
+        **named_arrays("judge", judge),
+        images=test[chosen].reshape(-1, 28, 28),
+        labels=test_labels[chosen],
+    )
+    OUT.mkdir(parents=True, exist_ok=True)
+    figure(encoder, decoder, held_out[chosen], OUT / "reconstructions.png")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
