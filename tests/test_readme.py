@@ -1,11 +1,14 @@
-"""The README's examples run as they stand."""
+"""The examples in the README and in the guides run as they stand."""
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
+import jax
 import numpy as np
 
 README = Path(__file__).parents[1] / "README.md"
+DEEP_MODELS = Path(__file__).parents[1] / "docs/guides/deep-generative-models.md"
 
 
 def test_the_examples_in_the_readme_run():
@@ -26,3 +29,22 @@ def test_the_examples_in_the_readme_run():
     np.testing.assert_allclose(names["draws"].posterior["times"].sum("times_dim_0"), 42.0)
     exec(fourth, names)
     assert names["near"].posterior["z"].shape == names["exact"].posterior["z"].shape
+
+
+def test_the_guide_to_deep_models_runs(x64):
+    """Each decoder gives the same images, and a generator that can be conditioned on."""
+    names = {}
+    blocks = re.findall(
+        r"(?:<!-- needs: (\w+) -->\n)?```python\n(.*?)```", DEEP_MODELS.read_text(), flags=re.DOTALL
+    )
+    for needed, block in blocks:
+        if not needed or find_spec(needed):
+            exec(block, names)
+    drawn = names["draws"].posterior["image"].values
+    assert drawn.shape == (1, 20, 784)
+    u = {"code": names["code"], "noise": np.zeros(196)}
+    made = [names[name] for name in ("from_equinox", "from_flax", "from_torch") if name in names]
+    assert len(made) >= 2
+    expected = names["simulate"](u)["y"]
+    for simulate in made:
+        np.testing.assert_allclose(jax.jit(simulate)(u)["y"], expected, atol=1e-6)

@@ -54,14 +54,14 @@ def shipped() -> Shipped:
     """What the training script wrote into the package."""
     with (resources.files("coarea.experiments.mnist") / "networks.npz").open("rb") as file:
         kept = dict(np.load(file))
-    networks = [
+    decoder, judge = (
         Network(
             tuple(kept[f"{name}_W_{i}"].astype(np.float64) for i in range(depth)),
             tuple(kept[f"{name}_b_{i}"].astype(np.float64) for i in range(depth)),
         )
         for name, depth in (("decoder", 3), ("judge", 2))
-    ]
-    return Shipped(*networks, kept["images"] / 255.0, kept["labels"])
+    )
+    return Shipped(decoder, judge, kept["images"] / 255.0, kept["labels"])
 
 
 def named_arrays(name: str, network: Network) -> dict[str, np.ndarray]:
