@@ -84,7 +84,8 @@ def test_the_quick_run_paints(tmp_path, capsys):
     pixels = shipped().images[3]
     np.save(tmp_path / "digit.npy", pixels)
     image = tmp_path / "digit.npy"
-    quick.run(4, 20, 1, 0, tmp_path / "out", "centre-hole", image=image)
+    with jax.enable_x64(False):  # as a user calls it
+        quick.run(4, 20, 1, 0, tmp_path / "out", "centre-hole", image=image)
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"draws.nc", "posterior.png"}
     assert "A classifier reads the paintings as" in capsys.readouterr().out
 
@@ -138,9 +139,10 @@ def outcome(seed):
 
 
 def test_the_table_counts_digits_and_rates(tmp_path):
-    names = [method.name for method in study.methods(puzzle())]
-    outcomes = {name: [outcome(k) for k in range(3)] for name in names}
-    heading, lines = study.table(outcomes, dict.fromkeys(names, 400))
+    with jax.enable_x64(False):
+        names = [method.name for method in study.methods(puzzle())]
+        outcomes = {name: [outcome(k) for k in range(3)] for name in names}
+        heading, lines = study.table(outcomes, dict.fromkeys(names, 400))
     line = dict(zip(heading, lines[0], strict=True))
     assert line["ESS/s, code, least"].startswith("0.5 ")
     assert line["ESS/s, log p(h | y)"].startswith("25.5 ")

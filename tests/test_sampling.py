@@ -1,5 +1,6 @@
 """Running chains: reproducible, interruptible, distinct, and in ArviZ's layout."""
 
+import itertools
 import signal
 import sys
 import threading
@@ -133,19 +134,23 @@ def test_other_data_of_the_same_shape_compile_nothing_new(posterior):
     assert not compiled
 
 
+def interrupt():
+    main = threading.main_thread().ident
+    assert main is not None
+    signal.pthread_kill(main, signal.SIGINT)
+
+
 def test_an_interrupt_returns_the_draws_so_far(posterior, monkeypatch):
-    plain = chains.advance
+    plain, calls = chains.advance, itertools.count()
 
     def slow(*args):
         time.sleep(0.01)
+        if next(calls) == 150:
+            interrupt()
         return plain(*args)
 
     monkeypatch.setattr(run, "advance", slow)
     monkeypatch.setattr(run, "_SECONDS_PER_BLOCK", 0.0)
-    main = threading.main_thread().ident
-    assert main is not None
-    timer = threading.Timer(2.0, lambda: signal.pthread_kill(main, signal.SIGINT))
-    timer.start()
     with pytest.warns(SamplingWarning, match=r"interrupted: \d+ of 100000 draws from 3 of 3"):
         result = co.sample(posterior, draws=100_000, warmup=20, chains=3)
     assert 0 < result.posterior.sizes["draw"] < 100_000
@@ -155,10 +160,15 @@ def test_an_interrupt_returns_the_draws_so_far(posterior, monkeypatch):
 def test_an_interrupt_keeps_the_chains_that_have_draws(posterior, monkeypatch):
     """One chain is still warming up: the others' draws are not thrown away with it."""
     plain = run.Group.advance
+    ahead = set()
 
     def uneven(group, *args):
         if group is slow and group._done > 1:
             time.sleep(0.2)
+        elif group._done > 150 and group not in ahead:
+            ahead.add(group)
+            if len(ahead) == 2:
+                interrupt()
         return plain(group, *args)
 
     slow = None
@@ -172,9 +182,6 @@ def test_an_interrupt_keeps_the_chains_that_have_draws(posterior, monkeypatch):
     monkeypatch.setattr(run.Group, "advance", uneven)
     monkeypatch.setattr(sys.modules["coarea.sampling.sample"], "draw", keep_one_behind)
     monkeypatch.setattr(run, "_SECONDS_PER_BLOCK", 0.0)
-    main = threading.main_thread().ident
-    assert main is not None
-    threading.Timer(2.0, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
     with pytest.warns(SamplingWarning, match=r"from 2 of 3 chains"):
         result = co.sample(posterior, draws=100_000, warmup=100, chains=3)
     assert result.posterior.sizes["chain"] == 2

@@ -10,6 +10,7 @@ from coarea.errors import SettingError
 from coarea.experiments.mnist.masks import SIDE, check_seen
 from coarea.experiments.mnist.networks import CODE, NOISE, Network, decode
 from coarea.manifolds import AbstractTarget
+from coarea.precision import in_float64
 
 
 class Puzzle(NamedTuple):
@@ -55,6 +56,7 @@ class Puzzle(NamedTuple):
         error = (observed["y"] - decode(self.decoder, u["code"], self.seen)) / self.noise
         return -0.5 * jnp.sum(error**2)
 
+    @in_float64
     def start(self, code: np.ndarray) -> np.ndarray:
         """The inputs with this code that reproduce what is seen."""
         mean = np.asarray(decode(self.decoder, jnp.asarray(code), self.seen))

@@ -16,6 +16,7 @@ from coarea.experiments.mnist.masks import SIDE, read_image, see
 from coarea.experiments.mnist.model import Puzzle
 from coarea.experiments.mnist.networks import NOISE, Network, shipped
 from coarea.experiments.report import Parameter, conclude, writable_folder
+from coarea.precision import in_float64
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,6 +62,7 @@ def shipped_digit(number: int) -> np.ndarray:
     return images[number]
 
 
+@in_float64
 def judged(judge: Network, images: np.ndarray) -> np.ndarray:
     """Which digit the classifier takes each image (…, 28, 28) for."""
     flat = jnp.asarray(images.reshape(-1, SIDE**2))

@@ -19,6 +19,7 @@ from coarea.experiments.mnist.networks import CODE, NOISE, decode, shipped
 from coarea.experiments.mnist.quick import judged, shipped_digit
 from coarea.experiments.report import writable_folder
 from coarea.experiments.study_report import markdown
+from coarea.precision import in_float64
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -149,6 +150,7 @@ def painted_digits(outcome: Outcome) -> np.ndarray:
     return judged(known.judge, decoded(outcome.draws[:, :CODE]))
 
 
+@in_float64
 def decoded(codes: np.ndarray) -> np.ndarray:
     """Images (draw, 28, 28)."""
     decoder = shipped().decoder
