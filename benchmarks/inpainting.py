@@ -33,7 +33,7 @@ def main():
     known = shipped()
     # Data that each model can have given: a decoded digit and noise.
     rng = np.random.default_rng(0)
-    whole = Puzzle.of(known.decoder, see(known.images[14], "top-quarter"))
+    whole = Puzzle.of(known.decoder, see(known.images[4], "top-quarter"))
     first = co.sample(whole.posterior(), draws=1, chains=1, progress=False)
     clean = first.posterior["image"].values[0, 0]
     print(

@@ -133,7 +133,7 @@ def mnist_inpainting(
     ] = "top-quarter",
     digit: Annotated[
         int, typer.Option(help="Which digit of the package, 0 to 19: two of each kind in turn.")
-    ] = 14,
+    ] = 4,
     image: Annotated[
         Path | None, typer.Option(help="Another digit: a picture of 28 × 28 pixels, or .npy.")
     ] = None,

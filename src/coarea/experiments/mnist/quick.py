@@ -32,7 +32,7 @@ def run(
     seed: int = 0,
     out: Path = Path("out/mnist-inpainting"),
     mask: str = "top-quarter",
-    digit: int = 0,
+    digit: int = 4,
     image: Path | None = None,
 ) -> "DataTree":
     """Sample the code of a digit; print what it may be, write a figure and the draws."""

@@ -77,7 +77,7 @@ def run(
     seed: int = 0,
     out: Path = Path("out/mnist-inpainting/study"),
     mask: str = "top-quarter",
-    digit: int = 0,
+    digit: int = 4,
     image: Path | None = None,
 ) -> None:
     """Run all methods, or those runs that are missing; write a table and a figure to `out`."""
