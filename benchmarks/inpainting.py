@@ -31,7 +31,7 @@ def measured(draw):
 
 def main():
     known = shipped()
-    # Data that each model can have given: a decoded digit and noise.
+    # A decoded digit with noise, cut off at black and white.
     rng = np.random.default_rng(0)
     whole = Puzzle.of(known.decoder, see(known.images[4], "top-quarter"))
     first = co.sample(whole.posterior(), draws=1, chains=1, progress=False)

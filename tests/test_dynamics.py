@@ -171,3 +171,25 @@ def test_inputs_that_turn_beside_inputs_that_go_straight_lead_back(x64):
     assert jnp.max(jnp.abs(ahead.position - u)) > 0.1
     back = integrator.step(posterior, ahead._replace(momentum=-ahead.momentum), h)
     np.testing.assert_allclose(back.position, u, atol=1e-7)
+
+
+def test_broyden_converges_faster_than_quasi_newton_and_from_further():
+    def wavy(x):
+        return x[0] ** 2 + (x[1] + 0.5 * jnp.sin(3 * x[0])) ** 2 - 1.0
+
+    point = jnp.array([0.95, np.sqrt(1 - 0.95**2) - 0.5 * np.sin(3 * 0.95)])
+    target = co.Manifold(wavy, lambda x: 0.0, point=point)
+    older = target.linearise(point)
+    along = older.project(jnp.ones(2))
+    along = along / jnp.linalg.norm(along)
+
+    def solve(solver, distance):
+        tolerance = Tolerance.following(1e-9)
+        return solver.solve(target, older, point + distance * along, tolerance)
+
+    near = [solve(solver, 0.2) for solver in (QuasiNewton(), Broyden())]
+    assert all(projection.converged for projection in near)
+    np.testing.assert_allclose(near[0].u, near[1].u, atol=1e-8)
+    assert near[1].iterations <= near[0].iterations / 2
+    assert not solve(QuasiNewton(), 0.5).converged
+    assert solve(Broyden(), 0.5).converged

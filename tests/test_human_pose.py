@@ -192,6 +192,7 @@ def test_chains_that_agree_are_one_mode():
     assert sorted(tuple(mode.chains) for mode in modes) == [(0, 2), (1, 3)]
     assert sorted(round(mode.error, 2) for mode in modes) == [0.0, 1.0]
     assert "found 2 modes" in in_words(modes)
+    assert "run several" in in_words(find_modes(draws_around([0.0]), np.zeros((24, 3))))
     assert "one mode" in in_words(find_modes(draws_around([0.0, 0.0]), np.zeros((24, 3))))
 
 
@@ -245,6 +246,11 @@ def test_another_decoder_of_the_same_layout_is_taken(tmp_path):
     (tmp_path / "text.npz").write_text("no arrays")
     with pytest.raises(DataError, match=r"text\.npz"):
         load_decoder(tmp_path / "text.npz")
+    (tmp_path / "empty.npz").touch()
+    np.save(tmp_path / "one.npy", np.zeros(3))
+    for name in ("empty.npz", "one.npy"):
+        with pytest.raises(DataError, match=name):
+            load_decoder(tmp_path / name)
     with pytest.raises(DataError, match="cannot be read"):
         load_decoder(tmp_path / "absent.npz")
 

@@ -40,6 +40,8 @@ def test_masks_show_what_they_say(mask):
     else:
         assert seen.size == NUM_SEEN[mask]
     np.testing.assert_array_equal(observed.compressed(), image.ravel()[seen])
+    unknown = np.ma.array(image, mask=np.arange(784).reshape(28, 28) == seen[0])
+    assert check_seen(see(unknown, mask)).size == seen.size - 1
 
 
 def test_the_structure_is_found():
@@ -77,7 +79,7 @@ def test_two_ways_to_the_posterior_agree():
             for mean, x in zip(means, images, strict=True)
         ]
         off.append((means[0] - means[1]) / np.hypot(*errors))
-    assert np.max(np.abs(off)) < 4.0
+    assert np.max(np.abs(off)) < 4.5  # of 24 comparisons, once in 6 000 data sets
 
 
 def test_the_quick_run_paints(tmp_path, capsys):
@@ -96,6 +98,9 @@ def test_a_picture_is_read_as_an_image(tmp_path):
     pixels = shipped().images[3]
     imsave(tmp_path / "digit.png", pixels, cmap="gray", vmin=0, vmax=1)
     np.testing.assert_allclose(read_image(tmp_path / "digit.png"), pixels, atol=1 / 200)
+    (tmp_path / "empty.npy").touch()
+    with pytest.raises(DataError, match=r"empty\.npy"):
+        read_image(tmp_path / "empty.npy")
     (tmp_path / "text.png").write_text("no picture")
     with pytest.raises(DataError, match=r"text\.png"):
         read_image(tmp_path / "text.png")
@@ -113,6 +118,7 @@ def test_what_is_painted_is_only_what_is_not_seen():
     [
         (np.zeros((20, 28)), r"shape \(20, 28\): 28 × 28 pixels"),
         (np.full((28, 28), 255.0), "divide bytes by 255"),
+        (np.full((28, 28), "x"), "dtype"),
         (np.full((28, 28), np.nan), "mask pixels that are not known"),
         (np.ma.masked_all((28, 28)), "nothing is seen"),
         (np.zeros((28, 28)), "nothing is left to paint"),

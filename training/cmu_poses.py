@@ -1,9 +1,9 @@
 """Poses of the CMU motion capture database on the skeleton of the study.
 
 The database's skeleton has 31 joints with three rotations each. From its joints' positions and
-orientations come orientations of the 19 joints here, such that bones point the same way; from
-these the 47 angles. Where a joint here cannot do what was recorded (a knee that twists), the
-nearest that it can is taken.
+orientations come orientations of the 19 joints here, such that bones point the same way (but for
+those at the hips, where the two skeletons differ); from these the 47 angles. Where a joint here
+cannot do what was recorded (a knee that twists), the nearest that it can is taken.
 """
 
 from pathlib import Path
@@ -159,7 +159,7 @@ def angles(found: dict[str, np.ndarray]) -> np.ndarray:
     return together
 
 
-def load(folder: Path, seed: int = 0) -> tuple[np.ndarray, np.ndarray, Recorded]:
+def load(folder: Path, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Angles (frames, 47) of people who look towards the camera, more or less; and who they are."""
     rng = np.random.default_rng(seed)
     with np.load(folder / "cmu_poses.npz") as data:
@@ -170,9 +170,4 @@ def load(folder: Path, seed: int = 0) -> tuple[np.ndarray, np.ndarray, Recorded]
     heading = np.arctan2(ahead[:, 0], ahead[:, 2])
     wanted = np.radians(_HEADING_SD) * rng.normal(size=len(heading))
     turn = Rotation.from_rotvec(np.outer(wanted - heading, [0.0, 1.0, 0.0])).as_matrix()
-    found = {name: turn @ frames for name, frames in found.items()}
-    turned = Recorded(
-        {name: np.einsum("fij,fj->fi", turn, x) for name, x in known.positions.items()},
-        {name: turn @ x for name, x in known.frames.items()},
-    )
-    return angles(found), subject, turned
+    return angles({name: turn @ frames for name, frames in found.items()}), subject

@@ -1,8 +1,9 @@
 """Variational auto-encoders, trained with Adam: what the training scripts have in common."""
 
+import itertools
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +11,14 @@ import numpy as np
 import optax
 
 
-class Trained(NamedTuple):
-    """Parameters at the end, and the mean ELBO in nats a datum after each stretch of training."""
-
-    parameters: Any
-    training: list[float]
-    held_out: list[float]
+def initial_layers(key, widths) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]:
+    """Weights (in, out), of a size that keeps a signal's, and biases of layers of these widths."""
+    pairs = list(itertools.pairwise(widths))
+    keys = jax.random.split(key, len(pairs))
+    weights = (
+        jax.random.normal(k, pair) / jnp.sqrt(pair[0]) for k, pair in zip(keys, pairs, strict=True)
+    )
+    return tuple(weights), tuple(jnp.zeros(n) for _, n in pairs)
 
 
 def gaussian_kl(mean, log_variance):
@@ -30,7 +33,7 @@ def gaussian_log_density(x, mean, log_variance):
 
 
 def train(
-    elbo: Callable[..., jax.Array],
+    bound: Callable[..., jax.Array],
     parameters: Any,
     train_data: np.ndarray,
     held_out_data: np.ndarray,
@@ -40,8 +43,11 @@ def train(
     rate: float,
     seed: int,
     reports: int = 20,
-) -> Trained:
-    """Maximise the mean of `elbo(parameters, key, x)` over batches x, the rate falling to zero."""
+) -> Any:
+    """Parameters that maximise the mean of `bound(parameters, key, x)` over batches x.
+
+    The rate falls to zero; now and then the bound is printed, also of data held out.
+    """
     optimiser = optax.adam(optax.cosine_decay_schedule(rate, steps))
     data, others = jnp.asarray(train_data), jnp.asarray(held_out_data)
 
@@ -49,24 +55,22 @@ def train(
         parameters, state = carry
         choice, noise = jax.random.split(key)
         x = data[jax.random.randint(choice, (batch,), 0, len(data))]
-        loss, slope = jax.value_and_grad(lambda p: -jnp.mean(elbo(p, noise, x)))(parameters)
+        loss, slope = jax.value_and_grad(lambda p: -jnp.mean(bound(p, noise, x)))(parameters)
         change, state = optimiser.update(slope, state)
         return (optax.apply_updates(parameters, change), state), -loss
 
     stretch = jax.jit(lambda carry, keys: jax.lax.scan(step, carry, keys))
-    judge = jax.jit(lambda parameters, key: jnp.mean(elbo(parameters, key, others)))
+    judge = jax.jit(lambda parameters, key: jnp.mean(bound(parameters, key, others)))
     carry = parameters, optimiser.init(parameters)
-    kept: tuple[list[float], list[float]] = ([], [])
     began = time.perf_counter()
     for i, keys in enumerate(
         jnp.array_split(jax.random.split(jax.random.key(seed), steps), reports)
     ):
         carry, values = stretch(carry, keys)
-        kept[0].append(float(jnp.mean(values)))
-        kept[1].append(float(judge(carry[0], jax.random.key(i))))
+        held_out = judge(carry[0], jax.random.key(i))
         print(
-            f"{time.perf_counter() - began:6.0f} s  ELBO {kept[0][-1]:.2f} training, "
-            f"{kept[1][-1]:.2f} held out",
+            f"{time.perf_counter() - began:6.0f} s  bound {jnp.mean(values):.2f} training, "
+            f"{held_out:.2f} held out",
             flush=True,
         )
-    return Trained(carry[0], *kept)
+    return carry[0]

@@ -13,6 +13,7 @@ from coarea.dynamics.projection import (
     AbstractSolver,
     Broyden,
     NewtonLineSearch,
+    QuasiNewton,
     Tolerance,
     linearise,
     position_size,
@@ -63,14 +64,15 @@ class Rattle(eqx.Module):
 
     `tolerance` bounds the residual relative to the size of the data; the last change of position
     and the reverse check follow it at 10 and 20 times its size, both relative to the position. It
-    defaults to 1e-9 (float64) or 1e-4 (float32). `solvers` are tried in turn.
+    defaults to 1e-9 (float64) or 1e-4 (float32). `solvers` are tried in turn: the
+    cheapest, which gives up as soon as it will not arrive in a few iterations, first.
     `flow` defaults to the rotation of the inputs that are standard normal; others move straight on.
     On a manifold with geodesics in closed form it defaults to them, and nothing is solved (Geodesic
     Monte Carlo, Byrne & Girolami 2013); `flow=Straight()` projects there too.
     Without `reverse_check` the stationary distribution is not the target: for experiments only.
     """
 
-    solvers: tuple[AbstractSolver, ...] = (Broyden(), NewtonLineSearch())
+    solvers: tuple[AbstractSolver, ...] = (QuasiNewton(8), Broyden(), NewtonLineSearch())
     flow: AbstractFlow | None = None
     tolerance: float | None = None
     reverse_check: bool = eqx.field(static=True, default=True)

@@ -265,9 +265,37 @@ def summarise(
     return [_row(method, outcomes[method.name], mean, sd) for method in methods]
 
 
-def _row(method: Method, outcomes: Sequence[Outcome], mean, sd) -> Row:
+class Efficiency(NamedTuple):
+    """Effective draws per second of each parameter, standard errors over runs, and R-hat.
+
+    The mean over runs; where they do not agree, that of all as chains, which has no error.
+    """
+
+    rate: np.ndarray
+    error: np.ndarray
+    rhat: np.ndarray
+
+
+def efficiency_of(outcomes: Sequence[Outcome]) -> Efficiency:
+    """Of the runs of a method."""
     from arviz_stats.sampling_diagnostics import ess, rhat
 
+    rates = np.array([outcome.ess / outcome.seconds for outcome in outcomes])
+    shortest = min(len(outcome.draws) for outcome in outcomes)
+    together = np.stack([outcome.draws[:shortest] for outcome in outcomes])
+    each = range(rates.shape[1])
+    if shortest <= 4 or len(outcomes) < 2:
+        return Efficiency(rates.mean(axis=0), standard_error(rates), np.full(len(each), np.nan))
+    rhats = np.array([float(rhat(together[..., i])) for i in each])
+    if np.max(rhats) <= _DISAGREE:
+        return Efficiency(rates.mean(axis=0), standard_error(rates), rhats)
+    # Within a run that has seen but a part of the posterior, its ESS says nothing.
+    pooled = np.array([float(ess(together[..., i])) for i in each])
+    seconds = np.sum([outcome.seconds for outcome in outcomes])
+    return Efficiency(pooled / seconds, np.full(len(each), np.nan), rhats)
+
+
+def _row(method: Method, outcomes: Sequence[Outcome], mean, sd) -> Row:
     drawn = [outcome for outcome in outcomes if outcome.draws.size]
     seconds = float(np.mean([outcome.seconds for outcome in outcomes]))
     smallest = min(outcome.smallest_distance for outcome in outcomes)
@@ -287,20 +315,9 @@ def _row(method: Method, outcomes: Sequence[Outcome], mean, sd) -> Row:
             nothing,
             smallest,
         )
-    rates = np.array([outcome.ess / outcome.seconds for outcome in drawn])
+    rate, error, rhats = efficiency_of(drawn)
     biases = np.array([(outcome.means[-1] - mean) / sd for outcome in drawn])
     spreads = np.array([outcome.sds[-1] / sd for outcome in drawn])
-    shortest = min(len(outcome.draws) for outcome in drawn)
-    together = np.stack([outcome.draws[:shortest] for outcome in drawn])
-    rhats = [
-        float(rhat(together[..., i])) if shortest > 4 and len(drawn) > 1 else np.nan
-        for i in range(mean.size)
-    ]
-    rate, error = rates.mean(axis=0), _error(rates)
-    if np.max(rhats) > _DISAGREE:
-        # Within a run that has seen but a part of the posterior, its ESS says nothing.
-        together_ess = np.array([float(ess(together[..., i])) for i in range(mean.size)])
-        rate, error = together_ess / (seconds * len(drawn)), np.full(mean.shape, np.nan)
     return Row(
         method.name,
         method.family,
@@ -311,14 +328,14 @@ def _row(method: Method, outcomes: Sequence[Outcome], mean, sd) -> Row:
         float(np.max(rhats)),
         float(np.mean([outcome.acceptance for outcome in drawn])),
         biases.mean(axis=0),
-        _error(biases),
+        standard_error(biases),
         spreads.mean(axis=0),
         smallest,
     )
 
 
-def _error(values: np.ndarray) -> np.ndarray:
-    """The standard error of the mean over runs."""
+def standard_error(values: np.ndarray) -> np.ndarray:
+    """The standard error of the mean over runs, the first axis."""
     if len(values) < 2:
-        return np.full(values.shape[1], np.nan)
+        return np.full(values.shape[1:], np.nan)
     return np.std(values, axis=0, ddof=1) / np.sqrt(len(values))

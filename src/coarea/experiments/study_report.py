@@ -57,9 +57,9 @@ def short_table(rows: Sequence[Row]) -> Table:
         bias, ratio = np.argmax(np.abs(row.bias)), np.argmax(np.abs(np.log(row.sd_ratio)))
         table.add_row(
             row.name,
-            _number(row.ess_rate.min()),
+            short(row.ess_rate.min()),
             _rhat(row.rhat),
-            _number(row.acceptance),
+            short(row.acceptance),
             f"{row.bias[bias]:+.2f} ± {row.bias_error[bias]:.2f}",
             f"× {row.sd_ratio[ratio]:.2f}",
         )
@@ -77,15 +77,15 @@ def write_tables(
     lines = [
         [
             row.name,
-            "" if np.isnan(row.epsilon) else _number(row.epsilon),
-            " / ".join(_number(rate) for rate in row.ess_rate)
+            "" if np.isnan(row.epsilon) else short(row.epsilon),
+            " / ".join(short(rate) for rate in row.ess_rate)
             if row.acceptance
             else f"none (nearest: {row.smallest_distance:.3g})",
             _rhat(row.rhat),
-            _number(row.acceptance),
+            short(row.acceptance),
             _with_errors(row.bias, row.bias_error),
             " / ".join(f"{ratio:.2f}" for ratio in row.sd_ratio) if row.acceptance else "",
-            _number(row.seconds),
+            short(row.seconds),
             *(published.get(row.name, {}).get(source, "") for source in sources),
         ]
         for row in rows
@@ -121,13 +121,21 @@ def write_tables(
             writer.writerow([row.name, *(f"{x:.6g}" for x in (*start, *numbers))])
 
 
+def write_lines(heading: Sequence[str], lines: Sequence[Sequence[str]], folder: Path) -> None:
+    """A table as `study.md` and as `study.csv`."""
+    (folder / "study.md").write_text(markdown(heading, lines))
+    with (folder / "study.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([heading, *lines])
+
+
 def markdown(heading: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """A table."""
     rows = [heading, ["---"] * len(heading), *lines]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
 
 
-def _number(x: float) -> str:
+def short(x: float) -> str:
+    """Two digits, or all before the point."""
     return f"{x:.0f}" if x >= 100 else f"{x:.2g}" if x else "0"
 
 

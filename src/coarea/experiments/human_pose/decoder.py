@@ -8,10 +8,12 @@ import itertools
 from importlib import resources
 from pathlib import Path
 from typing import IO, NamedTuple
+from zipfile import BadZipFile
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from numpy.lib.npyio import NpzFile
 
 from coarea.errors import DataError
 
@@ -45,12 +47,15 @@ def load_decoder(path: Path | None = None) -> Decoder:
     try:
         with path.open("rb") as file:
             return _read(file, str(path))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
         raise DataError(f"the decoder {str(path)!r} cannot be read: {error}.") from error
 
 
 def _read(file: IO[bytes], name: str) -> Decoder:
-    with np.load(file) as arrays:
+    loaded = np.load(file)
+    if not isinstance(loaded, NpzFile):
+        raise DataError(f"the decoder {name!r} is one array; a .npz file of several is needed.")
+    with loaded as arrays:
         kept = {key: np.asarray(arrays[key], dtype=np.float64) for key in arrays.files}
     layers = list(enumerate(itertools.pairwise(WIDTHS)))
     expected = {f"W_{i}": pair for i, pair in layers} | {f"b_{i}": pair[1:] for i, pair in layers}

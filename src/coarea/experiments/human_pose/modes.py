@@ -36,7 +36,7 @@ def rms(x: np.ndarray) -> float:
 
 
 def find_modes(draws: "DataTree", truth: np.ndarray) -> list[Mode]:
-    """Groups of chains that agree, the most probable on average first."""
+    """Groups of chains that agree, the highest mean log density first."""
     from arviz_stats.base.array import array_stats
 
     x = seen_joints(draws)
@@ -81,6 +81,8 @@ def mode_table(modes: list[Mode]) -> Table:
 
 def in_words(modes: list[Mode]) -> str:
     """What the table means."""
+    if sum(len(mode.chains) for mode in modes) == 1:
+        return "One chain cannot tell how many modes there are: run several."
     if len(modes) == 1:
         return "All chains agree: one mode was found."
     return (

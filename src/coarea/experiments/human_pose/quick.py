@@ -69,8 +69,10 @@ def figure(result: "DataTree", truth: Scene) -> "Figure":
     joints = result.posterior["joints"].values
     camera = result.posterior["camera"].values
     chains, draws = joints.shape[:2]
-    # Of each chain in turn, its last draws first.
-    chosen = [(k % chains, draws - 1 - (k // chains) * (draws // 4)) for k in range(_SHOWN)]
+    # Of each chain in turn, its last draws first, spaced over the run.
+    apart = max(1, draws // -(-_SHOWN // chains))
+    chosen = [(k % chains, draws - 1 - (k // chains) * apart) for k in range(_SHOWN)]
+    chosen = [(chain, draw) for chain, draw in chosen if draw >= 0]
     whole = Figure(figsize=(13, 5.4), layout="constrained")
     halves = whole.subfigures(1, 2, width_ratios=[3, 1.35], squeeze=False)
     assert isinstance(halves, np.ndarray)

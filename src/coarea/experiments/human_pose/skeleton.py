@@ -1,4 +1,4 @@
-"""A skeleton of 19 joints: from the angles at its joints and its bone lengths to positions.
+"""A skeleton: from the angles at its 19 joints and its bone lengths to positions of its points.
 
 The tree, its 47 free angles and 13 lengths (left and right alike) are those of the paper. The
 person looks along z, y is up, and the left arm at rest points along x.
@@ -140,14 +140,8 @@ _TREE = _tables()
 class Pose(NamedTuple):
     """Where the joints are, in metres from the hips, and the axes about which angles turn them."""
 
-    positions: Float[Array, "23 3"]
+    positions: Float[Array, "24 3"]
     axes: Float[Array, "47 3"]
-
-
-def angles_of(cos_sin: Float[Array, "*batch 94"]) -> Float[Array, "*batch 47"]:
-    """The angles in radians whose cosines, then sines, these are, up to a factor."""
-    cosines, sines = jnp.split(cos_sin, 2, axis=-1)
-    return jnp.arctan2(sines, cosines)
 
 
 @jax.custom_jvp

@@ -5,7 +5,6 @@ passes; and with the mean over all runs of NUTS (of the others, for one of its o
 far it is from the posterior mean itself, however far that is from the truth.
 """
 
-import csv
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,14 +15,23 @@ import numpy as np
 from rich.console import Console
 
 import coarea as co
-from coarea.experiments.comparison import AS_IN_PAPER, Comparison, Method, Outcome, unwarned
+from coarea.errors import SettingError
+from coarea.experiments.comparison import (
+    AS_IN_PAPER,
+    Comparison,
+    Method,
+    Outcome,
+    efficiency_of,
+    standard_error,
+    unwarned,
+)
 from coarea.experiments.human_pose.decoder import load_decoder
 from coarea.experiments.human_pose.drawing import draw_views
 from coarea.experiments.human_pose.model import HIDDEN, Scene, log_likelihood, person, scene
 from coarea.experiments.human_pose.modes import find_modes, in_words, rms, seen_joints
 from coarea.experiments.human_pose.skeleton import SEEN
 from coarea.experiments.report import BLUE, ORANGE, SKY, writable_folder
-from coarea.experiments.study_report import BLACK, markdown
+from coarea.experiments.study_report import BLACK, short, write_lines
 from coarea.precision import in_float64
 
 if TYPE_CHECKING:
@@ -61,9 +69,8 @@ def methods(truth: Scene) -> list[Method]:
     def starts():
         return prior_starts(truth)
 
-    @functools.cache
     def hidden_starts():
-        return prior_starts(truth)[:, truth.model().inputs.places(HIDDEN)]
+        return starts()[:, truth.model().inputs.places(HIDDEN)]
 
     tractable, chain = co.approximate.tractable, Method.of_chain
     return [
@@ -120,6 +127,8 @@ def run(
     decoder: Path | None = None,
 ) -> None:
     """Run all methods on all scenes, or those runs that are missing; write a table and figures."""
+    if runs < 3:
+        raise SettingError(f"runs={runs}: errors over runs need at least 3.")
     folder, network = writable_folder(out), load_decoder(decoder)
     found = []
     for number in range(1, _SCENES + 1):
@@ -171,8 +180,8 @@ class Curves(NamedTuple):
 
     @property
     def ess_rate(self) -> float:
-        """The smallest effective sample size of a coordinate per second, within a run."""
-        return float(np.mean([outcome.ess.min() / outcome.seconds for outcome in self.outcomes]))
+        """The smallest effective sample size of a coordinate per second."""
+        return float(efficiency_of(self.outcomes).rate.min())
 
     @property
     def disagreement(self) -> float:
@@ -194,30 +203,34 @@ def curves_of(outcomes: Mapping[str, Sequence[Outcome]], truth: Scene) -> dict[s
 
 def write_table(found: Sequence[Mapping[str, Curves]], folder: Path) -> None:
     """`study.md` and `study.csv`: errors at four times, in millimetres."""
-    heading = ["scene", "method", "min ESS/s", "runs differ by"]
+    heading = ["scene", "method", "runs", "min ESS/s", "runs differ by"]
     heading += [f"from truth, {t:.0f} s" for t in _TIMES]
     heading += [f"from posterior, {t:.0f} s" for t in _TIMES]
     lines = []
     for number, scene_curves in enumerate(found):
         for name, curves in scene_curves.items():
             times = np.array(_TIMES)
+            # Distances of runs from each other's mean are not independent: they have no error.
+            has_error = {"truth": True, "posterior": name != "NUTS"}
             cells = [
-                _mean_and_error(1e3 * column) if t <= 1.1 * curves.seconds else ""
-                for errors in (curves.from_truth(times), curves.from_posterior(times))
+                _in_millimetres(column, has_error[what]) if t <= 1.1 * curves.seconds else ""
+                for what, errors in (
+                    ("truth", curves.from_truth(times)),
+                    ("posterior", curves.from_posterior(times)),
+                )
                 for t, column in zip(_TIMES, errors.T, strict=True)
             ]
-            first = [str(number + 1), name, f"{curves.ess_rate:.2g}"]
+            first = [str(number + 1), name, f"{len(curves.outcomes)}", short(curves.ess_rate)]
             lines.append([*first, f"{1e3 * curves.disagreement:.1f}", *cells])
-    with (folder / "study.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([heading, *lines])
-    (folder / "study.md").write_text(markdown(heading, lines))
+    write_lines(heading, lines, folder)
 
 
-def _mean_and_error(x: np.ndarray) -> str:
-    """In millimetres, over runs; a run that still warms up has nothing to say."""
+def _in_millimetres(x: np.ndarray, has_error: bool) -> str:
+    """The mean over runs, with its standard error; a run that still warms up says nothing."""
     if not np.all(np.isfinite(x)):
         return "no draw yet"
-    return f"{x.mean():.2f} ± {x.std(ddof=1) / np.sqrt(x.size):.2f}"
+    mean = f"{1e3 * x.mean():.2f}"
+    return f"{mean} ± {1e3 * standard_error(x):.2f}" if has_error else mean
 
 
 def figure(found: Sequence[Mapping[str, Curves]]) -> "Figure":

@@ -36,12 +36,12 @@ MASKS: dict[str, Callable[..., np.ndarray]] = {
 
 
 def see(image: np.ndarray, mask: str, seed: int = 0) -> np.ma.MaskedArray:
-    """The part of an image that is seen through one of `MASKS`."""
+    """The part of an image, masked where it is not known, that is seen through one of `MASKS`."""
     if mask not in MASKS:
         raise SettingError(f"mask={mask!r}: choose one of {', '.join(MASKS)}.")
     rows, columns = np.indices((SIDE, SIDE))
     seen = MASKS[mask](rows, columns, np.random.default_rng(seed))
-    return np.ma.array(check_image(image), mask=~seen)
+    return np.ma.array(check_image(image), mask=~seen | np.ma.getmaskarray(image))
 
 
 def check_image(image: np.ndarray) -> np.ndarray:
@@ -49,6 +49,8 @@ def check_image(image: np.ndarray) -> np.ndarray:
     values = np.ma.getdata(image)
     if values.shape != (SIDE, SIDE):
         raise DataError(f"the image has shape {values.shape}: {SIDE} × {SIDE} pixels are needed.")
+    if not np.issubdtype(values.dtype, np.number):
+        raise DataError(f"the image has dtype {values.dtype}: numbers between 0 and 1 are needed.")
     seen = np.ma.compressed(np.ma.asarray(image)).astype(float)
     if not np.all(np.isfinite(seen)) or np.any((seen < 0) | (seen > 1)):
         raise DataError(
@@ -77,7 +79,7 @@ def read_image(path: Path) -> np.ndarray:
         from matplotlib.image import imread
 
         pixels = np.asarray(imread(path), dtype=float)
-    except (OSError, ValueError, SyntaxError) as error:
+    except (OSError, ValueError, SyntaxError, EOFError) as error:
         raise DataError(f"the image {str(path)!r} cannot be read: {error}.") from error
     if pixels.max(initial=0.0) > 1:
         pixels = pixels / 255.0

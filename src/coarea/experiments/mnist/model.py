@@ -43,7 +43,8 @@ class Puzzle(NamedTuple):
         return co.condition(self.model(), {"y": self.y})
 
     def report(self, u):
-        """The code, the whole image it stands for, and its log density given what is seen."""
+        """The code, the whole image it stands for, and its log density given what is seen,
+        up to a constant."""
         log_likelihood = self.log_likelihood(u, {"y": self.y})
         return {
             "code": u["code"],

@@ -41,7 +41,7 @@ def run(
     observed = see(whole, mask, seed)
     puzzle = Puzzle.of(known.decoder, observed)
     result = co.sample(puzzle.posterior(), draws=draws, warmup=warmup, chains=chains, seed=seed)
-    shown = {"log p(code | seen)": Parameter(result.posterior["log_posterior"].values)}
+    shown = {"log p(code | seen) + constant": Parameter(result.posterior["log_posterior"].values)}
     ink = result.posterior["image"].values[..., np.ma.getmaskarray(observed)].sum(axis=-1)
     shown["ink that is not seen"] = Parameter(ink)
     conclude(result, shown, figure(result, whole, observed), folder)
