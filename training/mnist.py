@@ -26,11 +26,11 @@ from coarea.experiments.mnist.networks import (
 
 PACKAGE = Path(__file__).parents[1] / "src/coarea/experiments/mnist"
 OUT = Path("out/mnist-training")
-STEPS, BATCH, RATE, SEED = 40_000, 200, 1e-3, 0
+STEPS, BATCH, RATE, SEED = 45_000, 200, 1e-3, 0
 # With the bound itself, codes say more than their prior allows for, and codes drawn from the prior
 # decode to scribbles. A heavier divergence keeps them where the prior is. It amounts to training
 # with a noise of NOISE √KL_WEIGHT: with NOISE the decoder is then surer than it was trained to be.
-KL_WEIGHT = 20.0
+KL_WEIGHT = 6.0
 JUDGE_STEPS = 4_000
 
 

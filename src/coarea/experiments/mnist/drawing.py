@@ -25,6 +25,7 @@ def draw_grid(
     for axes in grid:
         axes.axis("off")
     for axes, image in zip(grid, images, strict=False):
+        axes.axis("on")
         draw_digit(axes, image, is_seen)
 
 
