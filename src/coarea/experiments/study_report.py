@@ -131,7 +131,8 @@ def write_lines(heading: Sequence[str], lines: Sequence[Sequence[str]], folder: 
 def markdown(heading: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """A table."""
     rows = [heading, ["---"] * len(heading), *lines]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    return "".join(f"| {' | '.join(row)} |\n" for row in cells)
 
 
 def short(x: float) -> str:

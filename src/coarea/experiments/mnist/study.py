@@ -100,7 +100,7 @@ def run(
     heading, lines = table(outcomes, sizes)
     write_lines(heading, lines, folder)
     Console().print(markdown(heading, lines), highlight=False)
-    figure(outcomes, observed).savefig(folder / "paintings.png", dpi=130)
+    figure(outcomes, observed).savefig(folder / "paintings.png", dpi=90)
     Console().print(f"Wrote study.md, study.csv and paintings.png to {folder}.")
 
 
