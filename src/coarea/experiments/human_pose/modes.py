@@ -87,6 +87,6 @@ def in_words(modes: list[Mode]) -> str:
         return "All chains agree: one mode was found."
     return (
         f"The chains do not agree: they found {len(modes)} modes, or have not mixed yet. How much "
-        "of the posterior each holds is not known from this run; summaries over all chains, such "
-        "as the table above, count each chain alike."
+        "of the posterior each holds is not known from this run; summaries over all chains "
+        "count each chain alike."
     )
