@@ -67,7 +67,7 @@ class Bounds(NamedTuple):
 
     def error(self, c: Float[Array, " N"], step: Float[Array, " M"]) -> Float[Array, ""]:
         """How many times too large the worst of a residual and a change is."""
-        return _largest(jnp.concatenate([c / self.residual, step / self.moved]))
+        return jnp.maximum(_largest(c) / self.residual, _largest(step) / self.moved)
 
 
 def position_size(target: AbstractTarget, u: Float[Array, " M"]) -> Float[Array, ""]:
@@ -76,7 +76,10 @@ def position_size(target: AbstractTarget, u: Float[Array, " M"]) -> Float[Array,
 
 
 class Projection(NamedTuple):
-    """Where a solver ended, and after how many iterations."""
+    """Where a solver ended, and after how many iterations.
+
+    One that did not converge ends where another had better begin.
+    """
 
     u: Float[Array, " M"]
     converged: Bool[Array, ""]
@@ -164,7 +167,7 @@ class Broyden(AbstractSolver):
         squares = jnp.zeros(self.max_iterations + 1, u.dtype).at[0].set(step @ step)
         start = _Learnt(u, steps, squares, bounds.error(c, step), jnp.asarray(0))
         end = jax.lax.while_loop(unfinished, body, start)
-        return Projection(end.u + end.steps[end.iterations], end.error <= 1, end.iterations)
+        return _ended(start, end, end.u + end.steps[end.iterations])
 
 
 class _Learnt(NamedTuple):
@@ -251,7 +254,7 @@ def project_onto(
     tolerance: Tolerance,
     weights: Weights = 1.0,
 ) -> Projection:
-    """Try the solvers in turn until one converges.
+    """Try the solvers in turn until one converges, each from where the one before left off.
 
     A later solver sits in a loop that is not entered unless it is needed, so that under `vmap` it
     costs nothing while every chain converges with an earlier one.
@@ -261,7 +264,7 @@ def project_onto(
 
         def retry(carry, solver=solver):
             _, earlier = carry
-            later = solver.solve(target, older, u, tolerance, weights)
+            later = solver.solve(target, older, earlier.u, tolerance, weights)
             return False, later._replace(iterations=earlier.iterations + later.iterations)
 
         _, projection = jax.lax.while_loop(
@@ -321,8 +324,16 @@ def _iterate(
         gives_up = (last.iterations >= _FIRST_JUDGED) & too_slow(last, now.error)
         return now._replace(is_hopeless=now.is_hopeless | gives_up)
 
-    end = jax.lax.while_loop(unfinished, body, at(u, jnp.asarray(0)))
-    return Projection(end.u - end.step, end.error <= 1, end.iterations)
+    start = at(u, jnp.asarray(0))
+    end = jax.lax.while_loop(unfinished, body, start)
+    return _ended(start, end, end.u - end.step)
+
+
+def _ended(start: "_Iterate | _Learnt", end: "_Iterate | _Learnt", converged_to) -> Projection:
+    """The last step is made if it is small; a way that led nowhere better is forgotten."""
+    best = jnp.where(end.error < start.error, end.u, start.u)
+    converged = end.error <= 1
+    return Projection(jnp.where(converged, converged_to, best), converged, end.iterations)
 
 
 def _largest(x):

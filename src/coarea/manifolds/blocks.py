@@ -32,14 +32,14 @@ class BlockDiagonal(AbstractLocal):
         return jnp.einsum("krw,kr->kw", self.B, self.rows.take(lam)).ravel()
 
     def times(self, b):  # noqa: D102
-        return self._unsorted(self.C @ b.reshape(*self.C.shape[:2], -1))
+        return self._unsorted(self.C @ b.T.reshape(*self.C.shape[:2], -1)).T
 
     def solve(self, b):  # noqa: D102
-        return _stacked(small.solve_lower(self.C, self.rows.take(b)))
+        return _stacked(small.solve_lower(self.C, self.rows.take(b.T))).T
 
     def solve_transpose(self, b):  # noqa: D102
-        blocks = b.reshape(*self.C.shape[:2], -1)
-        return self._unsorted(small.solve_lower_transpose(self.C, blocks))
+        blocks = b.T.reshape(*self.C.shape[:2], -1)
+        return self._unsorted(small.solve_lower_transpose(self.C, blocks)).T
 
     def rotate(self, n):  # noqa: D102
         return jnp.einsum("krw,kw->kr", self.Q, self._blocks(n)).ravel()
@@ -54,7 +54,7 @@ class BlockDiagonal(AbstractLocal):
 
     def solve_product(self, older, b):  # noqa: D102
         product = jnp.einsum("krw,ksw->krs", self.B, older.B) + self.fill
-        return self._unsorted(small.solve(product, self.rows.take(b)))
+        return self._unsorted(small.solve(product, self.rows.take(b.T))).T
 
     def pivots(self):  # noqa: D102
         return jnp.diagonal(self.C, axis1=1, axis2=2).ravel()
@@ -93,8 +93,8 @@ class Blocks(AbstractSplit[BlockDiagonal]):
         if w <= 2 * r:
             local = jnp.stack([Indices(self.columns[:, j]).mark(u.size) for j in range(w)])
             seeds = jnp.concatenate([units(self.shared_inputs, u), local.astype(u.dtype)])
-            columns = pushed_forward(constraint, u, seeds)
-            return columns[:, :L], self.rows.take(columns[:, L:])
+            derivatives = pushed_forward(constraint, u, seeds)
+            return derivatives[:L], self.rows.take(derivatives[L:].T)
         V = pushed_forward(constraint, u, units(self.shared_inputs, u))
         _, pull_back = jax.vjp(constraint, u)
         seeds = [Indices(self.lines[:, i]).mark(self.num_constraints) for i in range(r)]
@@ -126,7 +126,7 @@ class Blocks(AbstractSplit[BlockDiagonal]):
         r = self.rows.shape[1]
         eye = jnp.broadcast_to(jnp.eye(r, dtype=Y.dtype), local.C.shape)
         inverse = small.solve_lower_transpose(local.C, eye)
-        blocks = jnp.einsum("krl,ksl->krs", self.rows.take(Y), U.T.reshape(-1, r, U.shape[0]))
+        blocks = jnp.einsum("krl,ksl->krs", self.rows.take(Y.T), U.T.reshape(-1, r, U.shape[0]))
         return (inverse - blocks) @ local.Q
 
 

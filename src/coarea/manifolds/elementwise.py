@@ -22,13 +22,13 @@ class Diagonal(AbstractLocal):
         return self.b * lam
 
     def times(self, b):  # noqa: D102
-        return b * self.b[:, None]
+        return b * self.b[None]
 
     def solve(self, b):  # noqa: D102
-        return b / self.b[:, None]
+        return b / self.b[None]
 
     def solve_transpose(self, b):  # noqa: D102
-        return b / self.b[:, None]
+        return b / self.b[None]
 
     def rotate(self, n):  # noqa: D102
         return n
@@ -40,7 +40,7 @@ class Diagonal(AbstractLocal):
         return -shift
 
     def solve_product(self, older, b):  # noqa: D102
-        return b / (self.b * older.b)[:, None]
+        return b / (self.b * older.b)[None]
 
     def pivots(self):  # noqa: D102
         return self.b
@@ -57,11 +57,11 @@ class Elementwise(AbstractSplit[Diagonal]):
         """A tangent for each shared input, and one for all local ones: they cannot mix."""
         together = self.local_inputs.mark(u.size).astype(u.dtype)
         seeds = jnp.concatenate([units(self.shared_inputs, u), together[None]])
-        columns = pushed_forward(constraint, u, seeds)
-        return columns[:, :-1], columns[:, -1]
+        rows = pushed_forward(constraint, u, seeds)
+        return rows[:-1], rows[-1]
 
     def local(self, B):  # noqa: D102
         return Diagonal(B)
 
     def local_cotangent(self, local, U, Y):  # noqa: D102
-        return 1 / local.b - jnp.sum(Y.T * U, axis=0)
+        return 1 / local.b - jnp.sum(Y * U, axis=0)

@@ -119,7 +119,7 @@ class LiftedPosterior(AbstractTarget):
         return self._rows(local, ahead, seen).ravel()
 
     def blocks(self, u):
-        """(V, B): the Jacobian by reverse mode, a cotangent for each state element."""
+        """(Vᵀ, B): the Jacobian by reverse mode, a cotangent for each state element."""
         v, local, before = self._parts(u)
         L, noise, observe_noise, dx, dy = self._sizes
 
@@ -143,7 +143,7 @@ class LiftedPosterior(AbstractTarget):
         )
         V, D, E = (x * is_met[..., None].astype(u.dtype) for x in (V, D, E))
         B = Bidiagonal(D, E, 1.0 - is_met.astype(u.dtype))
-        V = V.reshape(-1, L)
+        V = V.reshape(-1, L).T
         return (V, B) if self.units is None else self._in_units(V, B)
 
     def inner_product(self, u, V, B):
@@ -152,7 +152,7 @@ class LiftedPosterior(AbstractTarget):
         if self.units is not None:
             V, B = self._in_units(V, B)
         v, local, before = self._parts(u)
-        V = V.reshape(len(self.data), -1, L)
+        V = V.T.reshape(len(self.data), -1, L)
 
         def one(before, local, k, V, D, E, is_seen):
             def ahead(dv, dbefore, dn):
@@ -252,7 +252,7 @@ class LiftedPosterior(AbstractTarget):
         L, dx = self._sizes[0], self._sizes[3]
         own = self.units[L:].reshape(len(self.data), 1, -1)
         before = jnp.concatenate([own[:1], own[:-1]])[..., -dx:]
-        return V * self.units[None, :L], Bidiagonal(B.D * own, B.E * before, B.fill)
+        return V * self.units[:L, None], Bidiagonal(B.D * own, B.E * before, B.fill)
 
     def _shared(self, v):
         return self.model.shared.values(v[: self.model.shared.size])

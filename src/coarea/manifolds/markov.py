@@ -59,9 +59,9 @@ class BlockTridiagonal(AbstractLocal):
         return own.at[:-1, -after.shape[1] :].add(after).ravel()
 
     def times(self, b):  # noqa: D102
-        b = b.reshape(*self.C.shape[:2], b.shape[-1])
+        b = self._blocks(b)
         before = jnp.concatenate([jnp.zeros_like(b[:1]), b[:-1]])
-        return (self.C @ b + self.L @ before).reshape(-1, b.shape[-1])
+        return _rows_of(self.C @ b + self.L @ before)
 
     def solve(self, b):  # noqa: D102
         def forward(before, block):
@@ -69,9 +69,9 @@ class BlockTridiagonal(AbstractLocal):
             x = small.solve_lower(C, b - L @ before)
             return x, x
 
-        b = b.reshape(*self.C.shape[:2], b.shape[-1])
+        b = self._blocks(b)
         _, x = jax.lax.scan(forward, jnp.zeros_like(b[0]), (self.C, self.L, b))
-        return x.reshape(-1, b.shape[-1])
+        return _rows_of(x)
 
     def solve_transpose(self, b):  # noqa: D102
         def backward(after, block):
@@ -79,15 +79,15 @@ class BlockTridiagonal(AbstractLocal):
             x = small.solve_lower_transpose(C, b - after)
             return L.T @ x, x
 
-        b = b.reshape(*self.C.shape[:2], b.shape[-1])
+        b = self._blocks(b)
         _, x = jax.lax.scan(backward, jnp.zeros_like(b[0]), (self.C, self.L, b), reverse=True)
-        return x.reshape(-1, b.shape[-1])
+        return _rows_of(x)
 
     def rotate(self, n):  # noqa: D102
-        return self.solve(self.apply(n)[:, None])[:, 0]
+        return self.solve(self.apply(n)[None])[0]
 
     def rotate_transpose(self, r):  # noqa: D102
-        return self.apply_transpose(self.solve_transpose(r[:, None])[:, 0])
+        return self.apply_transpose(self.solve_transpose(r[None])[0])
 
     def tangent(self, n, shift):  # noqa: D102
         return n - self.rotate_transpose(self.rotate(n) + shift)
@@ -97,7 +97,7 @@ class BlockTridiagonal(AbstractLocal):
         diagonal, below, above = self.B.product(older.B)
         zero = jnp.zeros_like(diagonal[:1])
         below, above = jnp.concatenate([zero, below]), jnp.concatenate([above, zero])
-        b = b.reshape(*self.C.shape[:2], b.shape[-1])
+        b = self._blocks(b)
         r = self.C.shape[1]
 
         def eliminate(before, block):
@@ -115,7 +115,7 @@ class BlockTridiagonal(AbstractLocal):
         start = jnp.zeros((r, r + b.shape[-1]), b.dtype)
         _, solved = jax.lax.scan(eliminate, start, (diagonal, below, above, b))
         _, x = jax.lax.scan(back, jnp.zeros_like(b[0]), solved, reverse=True)
-        return x.reshape(-1, b.shape[-1])
+        return _rows_of(x)
 
     def pivots(self):  # noqa: D102
         return jnp.diagonal(self.C, axis1=1, axis2=2).ravel()
@@ -142,9 +142,12 @@ class BlockTridiagonal(AbstractLocal):
     def _rows(self, lam):
         return lam.reshape(self.C.shape[:2])
 
+    def _blocks(self, b):
+        return b.T.reshape(*self.C.shape[:2], b.shape[0])
+
 
 class Lifted(AbstractSplit[BlockTridiagonal]):
-    """What is linearised offers its own blocks: `constraint.blocks(u)` = (V, B).
+    """What is linearised offers its own blocks: `constraint.blocks(u)` = (Vᵀ, B).
 
     And ⟨X, J(u)⟩ = `constraint.inner_product(u, *X)` for an X in the layout of (V, B).
     """
@@ -190,7 +193,7 @@ class Lifted(AbstractSplit[BlockTridiagonal]):
         """(JJᵀ)⁻¹B = ((BBᵀ)⁻¹ − Y Yᵀ) B, of which only the blocks next to B's own meet it."""
         B = local.B
         K, r, _ = B.D.shape
-        Y = Y.reshape(K, r, -1)
+        Y = Y.T.reshape(K, r, -1)
         diagonal, above = local.inverse()
         diagonal = diagonal - _outer(Y, Y)
         above = above[:-1] - _outer(Y[:-1], Y[1:])
@@ -199,6 +202,10 @@ class Lifted(AbstractSplit[BlockTridiagonal]):
         E = diagonal @ B.E
         E = E.at[1:].add(small.transpose(above) @ B.X[:-1])
         return Bidiagonal(D, E, jnp.zeros_like(B.fill))
+
+
+def _rows_of(x: Float[Array, "K r k"]) -> Float[Array, "k N"]:
+    return x.reshape(-1, x.shape[-1]).T
 
 
 def _outer(A: Float[Array, "K r w"], B: Float[Array, "K s w"]) -> Float[Array, "K r s"]:

@@ -12,7 +12,6 @@ from jaxtyping import Array, Float
 
 LARGEST = 8
 _WRITTEN_OUT = 4
-_FEW = 2500
 
 
 def cholesky(A: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
@@ -150,11 +149,20 @@ def _dot(a: list[Array], b: list[Array], n: int):
     return sum((x * y for x, y in zip(a[:n], b[:n], strict=True)), start=jnp.zeros(()))
 
 
+def combine(x: Float[Array, " n"], rows: Float[Array, "n k"]) -> Float[Array, " k"]:
+    """x B, the rows of B weighted and added: while they are few, element by element."""
+    if not 0 < x.shape[0] <= LARGEST:
+        return x @ rows
+    terms = [x[i] * rows[i] for i in range(x.shape[0])]
+    return sum(terms[1:], start=terms[0])
+
+
 def matmul(A: Float[Array, "m n"], B: Float[Array, "n k"]) -> Float[Array, "m k"]:
-    """A B, as a sum of products while those are few, which then costs less than a call of BLAS."""
-    if A.size * B.shape[1] > _FEW:
+    """A B for a B with long rows, which are added element by element while they are few."""
+    if not 0 < A.shape[1] <= LARGEST:
         return A @ B
-    return jnp.sum(A[:, :, None] * B[None, :, :], axis=1)
+    terms = [A[:, i, None] * B[None, i] for i in range(A.shape[1])]
+    return sum(terms[1:], start=terms[0])
 
 
 def transpose(A: Float[Array, "*batch n k"]) -> Float[Array, "*batch k n"]:

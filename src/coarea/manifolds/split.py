@@ -5,6 +5,9 @@ A = I + WᵀW, as large as the shared inputs are many. Then ½ log|JJᵀ| = log|
 every solve is one with C and one with A. What B looks like, and so what C costs, is the local
 factor's matter. Of A the inverse of its Cholesky factor is kept, T with TᵀT = A⁻¹, and W in the
 form U = TWᵀ: products with these two are what a projection is made of, few and short.
+
+Several vectors of N are rows of a matrix, V among them as Vᵀ: a row for each shared input is
+contiguous, and what is done to each of its elements is one vectorised loop.
 """
 
 from abc import abstractmethod
@@ -32,16 +35,16 @@ class AbstractLocal(eqx.Module):
         """Bᵀ λ."""
 
     @abstractmethod
-    def times(self, b: Float[Array, "N k"]) -> Float[Array, "N k"]:
-        """C b."""
+    def times(self, b: Float[Array, "k N"]) -> Float[Array, "k N"]:
+        """C b for each row b."""
 
     @abstractmethod
-    def solve(self, b: Float[Array, "N k"]) -> Float[Array, "N k"]:
-        """C⁻¹ b."""
+    def solve(self, b: Float[Array, "k N"]) -> Float[Array, "k N"]:
+        """C⁻¹ b for each row b."""
 
     @abstractmethod
-    def solve_transpose(self, b: Float[Array, "N k"]) -> Float[Array, "N k"]:
-        """C⁻ᵀ b."""
+    def solve_transpose(self, b: Float[Array, "k N"]) -> Float[Array, "k N"]:
+        """C⁻ᵀ b for each row b."""
 
     @abstractmethod
     def rotate(self, n: Float[Array, " K"]) -> Float[Array, " N"]:
@@ -56,8 +59,8 @@ class AbstractLocal(eqx.Module):
         """n − Qᵀ(Q n + shift), without cancellation where Q is square."""
 
     @abstractmethod
-    def solve_product(self, older: Self, b: Float[Array, "N k"]) -> Float[Array, "N k"]:
-        """(B Bₒᵀ)⁻¹ b."""
+    def solve_product(self, older: Self, b: Float[Array, "k N"]) -> Float[Array, "k N"]:
+        """(B Bₒᵀ)⁻¹ b for each row b."""
 
     @abstractmethod
     def pivots(self) -> Float[Array, " N"]:
@@ -85,9 +88,9 @@ class SplitLinearisation(AbstractLinearisation, Generic[F]):
     local_inputs: Indices = eqx.field(static=True)
 
     @property
-    def V(self) -> Float[Array, "N L"]:
-        """C W."""
-        return self.local.times(small.matmul(self.factor, self.U).T)
+    def V(self) -> Float[Array, "L N"]:
+        """(C W)ᵀ."""
+        return self.local.times(small.matmul(self.factor, self.U))
 
     def _parts(self, p):
         return self.shared_inputs.take(p), self.local_inputs.take(p).ravel()
@@ -97,37 +100,36 @@ class SplitLinearisation(AbstractLinearisation, Generic[F]):
 
     def apply(self, p):  # noqa: D102
         v, n = self._parts(p)
-        return self.V @ v + self.local.apply(n)
+        return v @ self.V + self.local.apply(n)
 
     def apply_transpose(self, lam):  # noqa: D102
-        return self._from_rows(self.V.T @ lam, self.local.apply_transpose(lam))
+        return self._from_rows(self.V @ lam, self.local.apply_transpose(lam))
 
     def solve_gram(self, b):  # noqa: D102
-        s = self.local.solve(b[:, None])[:, 0]
-        s = s - self.U.T @ (self.U @ s)
-        return self.local.solve_transpose(s[:, None])[:, 0]
+        s = self.local.solve(b[None])[0]
+        s = s - small.combine(self.U @ s, self.U)
+        return self.local.solve_transpose(s[None])[0]
 
     def pseudo_inverse(self, b):  # noqa: D102
-        s = self.local.solve(b[:, None])[:, 0]
+        s = self.local.solve(b[None])[0]
         q = self.U @ s
-        n = self.local.rotate_transpose(s - self.U.T @ q)
-        return self._from_rows(self.T.T @ q, n)
+        n = self.local.rotate_transpose(s - small.combine(q, self.U))
+        return self._from_rows(small.combine(q, self.T), n)
 
     def project(self, p):
         """Without the Gram matrix, through which it loses all digits as the noise shrinks."""
         v, n = self._parts(p)
         q = self.T @ v - self.U @ self.local.rotate(n)
-        return self._whole(p, self.T.T @ q, self.local.tangent(n, self.U.T @ q))
+        shift = small.combine(q, self.U)
+        return self._whole(p, small.combine(q, self.T), self.local.tangent(n, shift))
 
     def solve_newton(self, older, b):  # noqa: D102
-        solved = self.local.solve_product(
-            older.local, jnp.concatenate([self.V, b[:, None]], axis=1)
-        )
-        Y, x = solved[:, :-1], solved[:, -1]
+        solved = self.local.solve_product(older.local, jnp.concatenate([self.V, b[None]]))
+        Y, x = solved[:-1], solved[-1]
         # An inner product with the older V on the left, hence a matrix that is not symmetric.
-        older_V = older.V.T
-        inner = jnp.eye(Y.shape[1], dtype=Y.dtype) + small.matmul(older_V, Y)
-        return x - Y @ small.solve(inner, (older_V @ x)[:, None])[:, 0]
+        older_V = older.V
+        inner = jnp.eye(Y.shape[0], dtype=Y.dtype) + older_V @ Y.T
+        return x - small.combine(small.solve(inner, (older_V @ x)[:, None])[:, 0], Y)
 
     def half_log_det(self):  # noqa: D102
         return self.local.log_det() - jnp.sum(jnp.log(jnp.diagonal(self.T)))
@@ -146,18 +148,18 @@ class AbstractSplit(AbstractShape[SplitLinearisation[F]], Generic[F]):
     local_inputs: eqx.AbstractVar[Indices]
 
     @abstractmethod
-    def pieces(self, constraint: Any, u: Float[Array, " M"]) -> tuple[Float[Array, "N L"], Any]:
-        """(V, B), B in whatever layout `local` takes."""
+    def pieces(self, constraint: Any, u: Float[Array, " M"]) -> tuple[Float[Array, "L N"], Any]:
+        """(Vᵀ, B), B in whatever layout `local` takes."""
 
     @abstractmethod
     def local(self, B: Any) -> F:
         """The factor of B."""
 
     @abstractmethod
-    def local_cotangent(self, local: F, U: Float[Array, "L N"], Y: Float[Array, "N L"]) -> Any:
-        """(JJᵀ)⁻¹B where B is not zero, in its layout. Y is C⁻ᵀUᵀ.
+    def local_cotangent(self, local: F, U: Float[Array, "L N"], Y: Float[Array, "L N"]) -> Any:
+        """(JJᵀ)⁻¹B where B is not zero, in its layout. Y is UC⁻¹.
 
-        It is (C⁻ᵀ − Y U) Q, or ((BBᵀ)⁻¹ − Y Yᵀ) B.
+        It is (C⁻ᵀ − Yᵀ U) Q, or ((BBᵀ)⁻¹ − Yᵀ Y) B.
         """
 
     def chains_together(self, num_chains):
@@ -177,16 +179,16 @@ class AbstractSplit(AbstractShape[SplitLinearisation[F]], Generic[F]):
     def _cotangent(self, linearisation: SplitLinearisation[F]):
         """(JJᵀ)⁻¹J where J is not zero, in the layout of `pieces`."""
         U, local = linearisation.U, linearisation.local
-        Y = local.solve_transpose(U.T)
-        return small.matmul(Y, linearisation.T), self.local_cotangent(local, U, Y)
+        Y = local.solve_transpose(U)
+        return small.matmul(linearisation.T.T, Y), self.local_cotangent(local, U, Y)
 
     def _factored(self, u, V, B) -> SplitLinearisation[F]:
         local = self.local(B)
-        W = local.solve(V)
-        eye = jnp.eye(W.shape[1], dtype=W.dtype)
-        factor = small.cholesky(eye + small.matmul(W.T, W))
+        W = local.solve(V)  # transposed, as V
+        eye = jnp.eye(W.shape[0], dtype=W.dtype)
+        factor = small.cholesky(eye + W @ W.T)
         T = small.solve_lower(factor, eye)
-        U = small.matmul(T, W.T)
+        U = small.matmul(T, W)
         return SplitLinearisation(
             local, U, T, factor, self.shared_inputs, self.local_inputs, u.size
         )
@@ -198,6 +200,6 @@ def units(indices: Indices, u) -> Float[Array, "L M"]:
 
 
 def pushed_forward(constraint, u, seeds):
-    """The constraint's derivatives at u along each seed, as columns."""
+    """The constraint's derivatives at u along each seed, as rows."""
     _, push = jax.linearize(constraint, u)
-    return jax.vmap(push, out_axes=1)(seeds)
+    return jax.vmap(push)(seeds)

@@ -29,13 +29,13 @@ class LowerTriangle(AbstractLocal):
         return self.rows.take(lam) @ self.B
 
     def times(self, b):  # noqa: D102
-        return self._unsorted(self.B @ b)
+        return self._unsorted(self.B @ b.T).T
 
     def solve(self, b):  # noqa: D102
-        return solve_triangular(self.B, self.rows.take(b), lower=True)
+        return solve_triangular(self.B, self.rows.take(b.T), lower=True).T
 
     def solve_transpose(self, b):  # noqa: D102
-        return self._unsorted(solve_triangular(self.B, b, lower=True, trans="T"))
+        return self._unsorted(solve_triangular(self.B, b.T, lower=True, trans="T")).T
 
     def rotate(self, n):  # noqa: D102
         return n
@@ -74,11 +74,11 @@ class Triangular(AbstractSplit[LowerTriangle]):
     def pieces(self, constraint, u):  # noqa: D102
         J = jax.jacfwd(constraint)(u)
         B = self.rows.take(self.local_inputs.take(J.T).T)
-        return self.shared_inputs.take(J.T).T, B
+        return self.shared_inputs.take(J.T), B
 
     def local(self, B):  # noqa: D102
         return LowerTriangle(B, self.rows)
 
     def local_cotangent(self, local, U, Y):
         """Only the diagonal of B⁻ᵀ meets a nonzero element of B's derivative."""
-        return jnp.diag(1 / jnp.diagonal(local.B)) - self.rows.take(Y) @ U
+        return jnp.diag(1 / jnp.diagonal(local.B)) - self.rows.take(Y.T) @ U
