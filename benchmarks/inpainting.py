@@ -1,74 +1,61 @@
-"""In-painting beside NUTS on the density of the code, as the noise of a pixel falls.
-
-Both draw the code of a digit of which the top quarter is seen: coarea along the manifold,
-BlackJAX's NUTS from the density that this model happens to have. One chain each, one run; start
-and warm-up included, compilation not.
-"""
-
-import time
+"""In-painting beside NUTS on the density of the code, as the noise of a pixel falls."""
 
 import numpy as np
-from arviz_stats.base.array import array_stats
 
 import coarea as co
+from benchmarks.harness import Report, curves, measured, numbers_of
+from benchmarks.loop import told
+from benchmarks.peers import ours
 from coarea.experiments.mnist.masks import see
 from coarea.experiments.mnist.model import Puzzle
-from coarea.experiments.mnist.networks import CODE, shipped
+from coarea.experiments.mnist.networks import shipped
 
+ABOUT = """
+The code (50 elements) of a decoded digit of which the top quarter is seen, with a noise at each pixel: coarea along the manifold of 246 inputs,
+BlackJAX's NUTS on the density of the code, which this model happens to have. One chain each, 500 transitions of warm-up, 500 draws; the
+study of this model (docs/studies/mnist-inpainting.md) has a noise of 0.05.
+"""
 NOISES = (0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
-DRAWS, WARMUP = 500, 500
+OPTIONS = {"draws": 500, "warmup": 500, "chains": 1}
 
 
-def measured(draw):
-    draw(2, 99)
-    began = time.perf_counter()
-    draws = draw(DRAWS, 0)
-    seconds = time.perf_counter() - began
-    code = draws.posterior["code"].values
-    size = array_stats.ess(code, chain_axis=0, draw_axis=1).min()
-    return size / seconds, draws.sample_stats["n_steps"].values.mean(), draws.posterior
-
-
-def main():
+def run() -> Report:
     known = shipped()
-    # A decoded digit with noise, cut off at black and white.
     rng = np.random.default_rng(0)
     whole = Puzzle.of(known.decoder, see(known.images[4], "top-quarter"))
     first = co.sample(whole.posterior(), draws=1, chains=1, progress=False)
     clean = first.posterior["image"].values[0, 0]
-    print(
-        "noise    exact: min-ESS/s, steps     on the code: min-ESS/s, steps     difference in sds"
-    )
+    rows, lines = {}, []
     for noise in NOISES:
+        # A decoded digit with noise, cut off at black and white.
         image = np.clip(clean + noise * rng.normal(size=clean.shape), 0.0, 1.0)
         puzzle = Puzzle.of(known.decoder, see(image, "top-quarter"), noise)
-        posterior, model = puzzle.posterior(), puzzle.model()
 
-        def exact(draws, seed, posterior=posterior):
-            return co.sample(
-                posterior, draws=draws, warmup=WARMUP, chains=1, seed=seed, progress=False
-            )
-
-        def on_code(draws, seed, puzzle=puzzle, model=model):
-            return co.approximate.tractable(
-                model,
+        def on_code(seed, puzzle=puzzle):
+            result = co.approximate.tractable(
+                puzzle.model(),
                 {"y": puzzle.y},
                 puzzle.log_likelihood,
                 outputs=puzzle.report,
-                draws=draws,
-                warmup=WARMUP,
-                chains=1,
                 seed=seed,
                 progress=False,
+                **OPTIONS,
             )
+            return result.posterior["code"].values
 
-        (a, a_steps, x), (b, b_steps, y) = measured(exact), measured(on_code)
-        x, y = (z["code"].values.reshape(-1, CODE) for z in (x, y))
-        off = np.max(np.abs(x.mean(axis=0) - y.mean(axis=0)) / x.std(axis=0))
-        print(
-            f"{noise:<8g} {a:10.1f} {a_steps:8.1f} {b:25.1f} {b_steps:8.1f} {off:20.2f}", flush=True
-        )
-
-
-if __name__ == "__main__":
-    main()
+        found = {
+            "coarea": measured(ours(puzzle.posterior(), "code", **OPTIONS)),
+            "NUTS on the code": measured(on_code),
+        }
+        rows |= {(name, noise): row for name, row in found.items()}
+        ratio = found["coarea"].rate / found["NUTS on the code"].rate
+        lines.append([f"{noise:g}", *(told(row) for row in found.values()), f"{ratio:.3g}"])
+    heading = ["noise", *(f"{name}, min ESS/s" for name in found), "ratio"]
+    lines_of = {name: (NOISES, [rows[name, s].rate for s in NOISES]) for name in found}
+    return Report(
+        "In-painting with less and less noise",
+        ABOUT,
+        [(heading, lines)],
+        numbers_of(rows),
+        curves({"min ESS/s": lines_of}, "noise of a pixel", falls=True),
+    )

@@ -5,7 +5,7 @@ means of some functions are from their reference, in Monte Carlo standard errors
 y = θ₁² + 3θ₀²(θ₀² − 1) + σn, seen at y = 1, for σ from 1 to 1e-6: effective samples per integration
 step of coarea, and of NUTS (BlackJAX, window adaptation) on the posterior density of θ.
 
-`python benchmarks/zoo.py [name …]` runs all or some; the loop's figure goes to `out/loop.png`.
+`python -m benchmarks.zoo [name …]` runs all or some.
 """
 
 import sys
@@ -19,9 +19,9 @@ import numpy as np
 from arviz_stats.sampling_diagnostics import ess, rhat
 from rich.console import Console
 from rich.table import Table
-from targets import CASES, LOOP_NOISE, loop
 
 import coarea as co
+from benchmarks.targets import CASES, LOOP_NOISE, loop
 
 OUT = Path(__file__).parent / "out"
 

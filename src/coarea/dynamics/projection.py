@@ -15,6 +15,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optimistix as optx
+from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Bool, Float, Int
 
 from coarea.manifolds import AbstractTarget
@@ -24,6 +25,8 @@ from coarea.manifolds.target import AbstractLinearisation
 _HOPELESS = 1e10
 # The pace of convergence is judged from this iteration on: before, the residual may well grow.
 _FIRST_JUDGED = 2
+# Of many chains this part goes on together where the first solver has failed.
+_SHARE = 16
 
 
 Weights: TypeAlias = Float[Array, " M"] | float
@@ -254,23 +257,67 @@ def project_onto(
     tolerance: Tolerance,
     weights: Weights = 1.0,
 ) -> Projection:
-    """Try the solvers in turn until one converges, each from where the one before left off.
-
-    A later solver sits in a loop that is not entered unless it is needed, so that under `vmap` it
-    costs nothing while every chain converges with an earlier one.
-    """
+    """Try the solvers in turn until one converges, each from where the one before left off."""
     projection = solvers[0].solve(target, older, u, tolerance, weights)
     for solver in solvers[1:]:
 
-        def retry(carry, solver=solver):
-            _, earlier = carry
+        def solve(problem, earlier, solver=solver) -> Projection:
+            target, older, weights = problem
             later = solver.solve(target, older, earlier.u, tolerance, weights)
-            return False, later._replace(iterations=earlier.iterations + later.iterations)
+            return later._replace(iterations=earlier.iterations + later.iterations)
 
-        _, projection = jax.lax.while_loop(
-            lambda carry: carry[0], retry, (~projection.converged, projection)
-        )
+        projection = _where_needed(solve, (target, older, weights), projection)
     return projection
+
+
+def _where_needed(solve: Callable, problem, earlier: Projection) -> Projection:
+    """`solve(problem, earlier)` where the earlier solver did not converge.
+
+    Under `vmap` only by the chains that need it, a few at a time: of thousands there are always
+    some, and otherwise all would wait for what these do. None costs nothing.
+    """
+    arrays, rest = eqx.partition(problem, eqx.is_array)
+
+    @custom_vmap
+    def needed(arrays, earlier):
+        def go(carry):
+            return jnp.asarray(False), solve(eqx.combine(arrays, rest), carry[1])
+
+        return jax.lax.while_loop(lambda carry: carry[0], go, (~earlier.converged, earlier))[1]
+
+    @needed.def_vmap
+    def _(num_chains, is_batched, arrays, earlier):
+        axes = jax.tree.map(lambda yes: 0 if yes else None, is_batched[0])
+        few = max(1, num_chains // _SHARE)
+        earlier = jax.tree.map(
+            lambda x, yes: x if yes else jnp.broadcast_to(x, (num_chains, *x.shape)),
+            earlier,
+            is_batched[1],
+        )
+
+        def some(carry):
+            waits, found = carry
+            # Numbers beyond the last fill up: the last chain's work is done again, and dropped.
+            chosen = jnp.nonzero(waits, size=few, fill_value=num_chains)[0]
+
+            def take(x):
+                return x.at[chosen].get(mode="clip")
+
+            theirs = jax.tree.map(lambda x, yes: take(x) if yes else x, arrays, is_batched[0])
+            solved = jax.vmap(
+                lambda one, before: solve(eqx.combine(one, rest), before), in_axes=(axes, 0)
+            )(theirs, jax.tree.map(take, found))
+            found = jax.tree.map(
+                lambda all, new: all.at[chosen].set(new, mode="drop"), found, solved
+            )
+            return waits.at[chosen].set(False, mode="drop"), found
+
+        _, found = jax.lax.while_loop(
+            lambda carry: jnp.any(carry[0]), some, (~earlier.converged, earlier)
+        )
+        return found, jax.tree.map(lambda _: True, found)
+
+    return needed(arrays, earlier)
 
 
 def _newton_change(target, older, u, c):

@@ -106,13 +106,13 @@ class Rattle(eqx.Module):
         """The state at u, at rest."""
         flow = self.flow_for(target)
         linearisation, log_density, gradient = target.evaluate(u)
-        no, rest = jnp.asarray(False), jnp.zeros_like(u)
+        no, none, rest = jnp.asarray(False), jnp.zeros((), int), jnp.zeros_like(u)
         if isinstance(flow, AbstractGeodesic):
             at = Tangent(flow, u)
             force = at.project(gradient)
-            return PhaseState(u, rest, log_density, force, None, at, no, no, jnp.asarray(0))
+            return PhaseState(u, rest, log_density, force, None, at, no, no, none)
         force, bend = _project(linearisation, flow.force(u, gradient), flow.bends(u))
-        return PhaseState(u, rest, log_density, force, bend, linearisation, no, no, jnp.asarray(0))
+        return PhaseState(u, rest, log_density, force, bend, linearisation, no, no, none)
 
     def refresh(self, key: Key[Array, ""], state: PhaseState) -> PhaseState:
         """A new momentum: a normal draw projected onto the tangent space."""
@@ -122,7 +122,7 @@ class Rattle(eqx.Module):
             momentum=state.linearisation.project(drawn),
             convergence_error=no,
             non_reversible_step=no,
-            iterations=jnp.asarray(0),
+            iterations=jnp.zeros((), int),
         )
 
     @eqx.filter_jit

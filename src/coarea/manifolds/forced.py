@@ -15,7 +15,10 @@ from coarea.generators.inputs import Inputs
 
 
 class TeacherForced(AbstractSimulator):
-    """Every state computed from the one that was seen before it."""
+    """Every state computed from the one that was seen before it.
+
+    The states are what was seen, and no output again: as draws they would only fill memory.
+    """
 
     model: Markov
     seen: Float[Array, "T ..."]
@@ -35,4 +38,4 @@ class TeacherForced(AbstractSimulator):
         y = jax.vmap(lambda x, n, t: model.step(s, x, n, t))(
             before, values["noise"], jnp.arange(model.steps)
         )
-        return {**model.reported(s), "x": seen, "y": y}
+        return {**model.reported(s), "y": y}

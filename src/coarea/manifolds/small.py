@@ -149,6 +149,27 @@ def _dot(a: list[Array], b: list[Array], n: int):
     return sum((x * y for x, y in zip(a[:n], b[:n], strict=True)), start=jnp.zeros(()))
 
 
+def products(rows: Float[Array, "n k"], x: Float[Array, " k"]) -> Float[Array, " n"]:
+    """Each row times x. On an accelerator a sum, which takes in how the two are computed."""
+    if rows.shape[0] > LARGEST:
+        return rows @ x
+    return jax.lax.platform_dependent(
+        rows, x, cpu=jnp.dot, default=lambda rows, x: jnp.sum(rows * x[None], axis=1)
+    )
+
+
+def outer_products(A: Float[Array, "n k"], B: Float[Array, "m k"]) -> Float[Array, "n m"]:
+    """A Bᵀ: each row of A times each of B."""
+    if max(A.shape[0], B.shape[0]) > LARGEST:
+        return A @ B.T
+    return jax.lax.platform_dependent(
+        A,
+        B,
+        cpu=lambda A, B: A @ B.T,
+        default=lambda A, B: jnp.sum(A[:, None] * B[None], axis=2),
+    )
+
+
 def combine(x: Float[Array, " n"], rows: Float[Array, "n k"]) -> Float[Array, " k"]:
     """x B, the rows of B weighted and added: while they are few, element by element."""
     if not 0 < x.shape[0] <= LARGEST:

@@ -103,23 +103,23 @@ class SplitLinearisation(AbstractLinearisation, Generic[F]):
         return v @ self.V + self.local.apply(n)
 
     def apply_transpose(self, lam):  # noqa: D102
-        return self._from_rows(self.V @ lam, self.local.apply_transpose(lam))
+        return self._from_rows(small.products(self.V, lam), self.local.apply_transpose(lam))
 
     def solve_gram(self, b):  # noqa: D102
         s = self.local.solve(b[None])[0]
-        s = s - small.combine(self.U @ s, self.U)
+        s = s - small.combine(small.products(self.U, s), self.U)
         return self.local.solve_transpose(s[None])[0]
 
     def pseudo_inverse(self, b):  # noqa: D102
         s = self.local.solve(b[None])[0]
-        q = self.U @ s
+        q = small.products(self.U, s)
         n = self.local.rotate_transpose(s - small.combine(q, self.U))
         return self._from_rows(small.combine(q, self.T), n)
 
     def project(self, p):
         """Without the Gram matrix, through which it loses all digits as the noise shrinks."""
         v, n = self._parts(p)
-        q = self.T @ v - self.U @ self.local.rotate(n)
+        q = self.T @ v - small.products(self.U, self.local.rotate(n))
         shift = small.combine(q, self.U)
         return self._whole(p, small.combine(q, self.T), self.local.tangent(n, shift))
 
@@ -128,8 +128,9 @@ class SplitLinearisation(AbstractLinearisation, Generic[F]):
         Y, x = solved[:-1], solved[-1]
         # An inner product with the older V on the left, hence a matrix that is not symmetric.
         older_V = older.V
-        inner = jnp.eye(Y.shape[0], dtype=Y.dtype) + older_V @ Y.T
-        return x - small.combine(small.solve(inner, (older_V @ x)[:, None])[:, 0], Y)
+        inner = jnp.eye(Y.shape[0], dtype=Y.dtype) + small.outer_products(older_V, Y)
+        weights = small.solve(inner, small.products(older_V, x)[:, None])[:, 0]
+        return x - small.combine(weights, Y)
 
     def half_log_det(self):  # noqa: D102
         return self.local.log_det() - jnp.sum(jnp.log(jnp.diagonal(self.T)))
@@ -186,7 +187,7 @@ class AbstractSplit(AbstractShape[SplitLinearisation[F]], Generic[F]):
         local = self.local(B)
         W = local.solve(V)  # transposed, as V
         eye = jnp.eye(W.shape[0], dtype=W.dtype)
-        factor = small.cholesky(eye + W @ W.T)
+        factor = small.cholesky(eye + small.outer_products(W, W))
         T = small.solve_lower(factor, eye)
         U = small.matmul(T, W)
         return SplitLinearisation(

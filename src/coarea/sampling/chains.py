@@ -45,9 +45,11 @@ def advance(
 def longest_block(size: int, num_chains: int) -> int:
     """The most transitions of so many chains in one block, of which each keeps `size` numbers.
 
-    A bound on memory, and on what travels from an accelerator. Shorter blocks run the same program.
+    A bound on memory, and on what travels from an accelerator, where the chains are thousands.
+    Shorter blocks run the same program.
     """
-    return max(4, min(1024, 2**22 // (num_chains * (1 + size))))
+    most = 2**22 if num_chains < 1024 else 2**25
+    return max(4, min(1024, most // (num_chains * (1 + size))))
 
 
 def for_each_chain(function):

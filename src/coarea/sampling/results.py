@@ -1,5 +1,6 @@
 """The draws as ArviZ data: an `xarray.DataTree` with the groups and names ArviZ expects."""
 
+import importlib
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -24,13 +25,36 @@ _ADAPTED = "adapted"
 T = TypeVar("T")
 
 
+def import_results() -> None:
+    """Import what draws are told with, which takes a second: best while something compiles."""
+    importlib.import_module("arviz_base")
+    importlib.import_module("arviz_stats.base.array")
+
+
 def gather(groups: Sequence[Sequence[Block]], chains: int) -> Block:
     """All blocks of all groups as one, axes (chain, draw, …), cut to the shortest chain."""
-    whole = [jax.tree.map(lambda *x: np.concatenate(x, axis=1), *blocks) for blocks in groups]
-    shortest = min(group.stats.acceptance_rate.shape[1] for group in whole)
-    return jax.tree.map(
-        lambda *x: np.concatenate([part[:, :shortest] for part in x])[:chains], *whole
-    )
+    shortest = min(sum(block.stats.acceptance_rate.shape[1] for block in x) for x in groups)
+
+    def filled(*parts):
+        """Of each array one copy: with thousands of chains copying is what takes time."""
+        first = parts[0]
+        rows = sum(len(blocks[0]) for blocks in groups_of(parts))
+        whole = np.empty((rows, shortest, *first.shape[2:]), first.dtype)
+        row = 0
+        for blocks in groups_of(parts):
+            column, rows = 0, len(blocks[0])
+            for block in blocks:
+                part = block[:, : shortest - column]
+                whole[row : row + rows, column : column + part.shape[1]] = part
+                column += part.shape[1]
+            row += rows
+        return whole[:chains]
+
+    def groups_of(parts):
+        ends = np.cumsum([len(blocks) for blocks in groups])
+        return [parts[end - len(blocks) : end] for end, blocks in zip(ends, groups, strict=True)]
+
+    return jax.tree.map(filled, *(block for blocks in groups for block in blocks))
 
 
 def joined(parts: Sequence[T], chains: int) -> T:

@@ -54,13 +54,16 @@ class Group:
         self._done += count
         self.chains = chains
         if not is_warmup:
-            # A copy: a view of a short block would keep the whole buffer alive.
-            kept = jax.tree.map(lambda x: np.asarray(x)[:, :count].copy(), block)
-            self.blocks.append(kept)
+            self.blocks.append(jax.tree.map(lambda x: _first(np.asarray(x), count), block))
         rates, failed = (
             np.asarray(x)[:, :count] for x in (block.stats.acceptance_rate, block.stats.diverging)
         )
         return Report(is_warmup, rates.size, float(np.sum(rates)), int(np.sum(failed)))
+
+
+def _first(x: np.ndarray, count: int) -> np.ndarray:
+    """The first transitions of a block. Of a short one a copy: a view would keep the whole."""
+    return x if count == x.shape[1] else x[:, :count].copy()
 
 
 def num_cores() -> int:

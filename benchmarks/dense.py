@@ -1,0 +1,71 @@
+"""No structure at all: 10, 100 and 1 000 curved constraints that see every input."""
+
+import jax.numpy as jnp
+import numpy as np
+
+import coarea as co
+from benchmarks.harness import Report, curves, measured
+from benchmarks.peers import mici_chmc, ours
+from coarea.dynamics import NewtonLineSearch, QuasiNewton, Rattle, Straight
+from coarea.precision import in_float64
+
+ABOUT = """
+N readings y = Au + 0.1 tanh(Bu) of N + 10 standard normal inputs, A and B full: nothing to exploit. coarea and mici, one chain each, make the
+same trajectories: straight flow, step 0.3, 3 steps, quasi-Newton projections, the same start, no warm-up. Time is of a whole run
+divided by its steps, compilation left out.
+"""
+STEPS = 3
+SIZES = {10: (2000, 200), 100: (300, 60), 1000: (10, 4)}
+
+
+def target(num):
+    rng = np.random.default_rng(num)
+    A, B = rng.normal(size=(2, num, num + 10)) / np.sqrt(num + 10)
+    model = co.Generator(
+        lambda u: {"u": u["u"], "y": A @ u["u"] + 0.1 * jnp.tanh(B @ u["u"])}, {"u": num + 10}
+    )
+    truth = rng.normal(size=num + 10)
+    y = A @ truth + 0.1 * np.tanh(B @ truth)
+    return co.condition(model, {"y": y}, structure="dense"), truth
+
+
+@in_float64
+def run() -> Report:
+    lines, numbers = [], {}
+    for num, (draws, fewer) in SIZES.items():
+        posterior, start = target(num)
+        kernel = co.CHMC(
+            num_steps=STEPS,
+            geodesic_steps=1,
+            step_size=0.3,
+            integrator=Rattle(solvers=(QuasiNewton(), NewtonLineSearch()), flow=Straight()),
+        )
+        mine = measured(
+            ours(
+                posterior,
+                "u",
+                lambda u: u[..., :10],
+                draws=draws,
+                warmup=0,
+                chains=1,
+                kernel=kernel,
+                start=start[None],
+            )
+        )
+        peer = mici_chmc(posterior, start, 0.3, (STEPS, STEPS + 1), fewer, 10)
+        theirs = measured(peer)
+        steps = peer.steps
+        times = mine.seconds / (draws * STEPS), theirs.seconds / steps
+        lines.append([str(num), *(f"{1e3 * x:.3g}" for x in times), f"{times[1] / times[0]:.3g}"])
+        numbers[str(num)] = {"coarea": times[0], "mici": times[1]}
+    sizes = list(SIZES)
+    figure = curves(
+        {
+            "s a step": {
+                name: (sizes, [numbers[str(n)][name] for n in sizes]) for name in ("coarea", "mici")
+            }
+        },
+        "constraints",
+    )
+    heading = ["constraints", "coarea, ms a step", "mici, ms a step", "ratio"]
+    return Report("Dense constraints", ABOUT, [(heading, lines)], numbers, figure)

@@ -1,0 +1,43 @@
+"""A neuron of which one of two variables is seen, now and then."""
+
+import numpy as np
+
+import coarea as co
+from benchmarks.harness import Report, measured, numbers_of
+from coarea.experiments import fitzhugh_nagumo
+
+ABOUT = """
+The FitzHugh–Nagumo diffusion, its voltage seen without noise at 100 times with 25 steps between: 5 006 random inputs, no likelihood. One
+chain, 300 transitions of warm-up, 500 draws. No peer runs it here: for the best earlier code (manifold-mcmc-for-diffusions, with mici) 0.95
+effective draws a second were published, of two chains on another machine.
+"""
+PUBLISHED = 0.95
+
+
+def run() -> Report:
+    y = fitzhugh_nagumo.dataset(0, 100)[:, 0]
+    posterior = co.condition(fitzhugh_nagumo.model(100), {"y": y})
+    steps = []
+
+    def draw(seed):
+        result = co.sample(posterior, draws=500, warmup=300, chains=1, seed=seed, progress=False)
+        steps.append(int(result.sample_stats["n_steps"].sum()))
+        return np.stack([result.posterior[name].values for name in fitzhugh_nagumo.TRUTH], axis=-1)
+
+    row = measured(draw)
+    heading = ["", "min ESS", "s", "compiling, s", "min ESS/s", "steps a draw", "× published"]
+    line = [
+        "coarea, NUTS()",
+        f"{row.least:.0f}",
+        f"{row.seconds:.1f}",
+        f"{row.compiling:.0f}",
+        f"{row.rate:.1f}",
+        f"{steps[-1] / 500:.1f}",
+        f"{row.rate / PUBLISHED:.0f}",
+    ]
+    return Report(
+        "FitzHugh–Nagumo, partially observed",
+        ABOUT,
+        [(heading, [line])],
+        numbers_of({"coarea": row}),
+    )

@@ -1,0 +1,130 @@
+"""Chains by the thousand on an accelerator. Run by hand where there is one."""
+
+import gc
+import time
+import warnings
+
+import jax
+import numpy as np
+
+import coarea as co
+from benchmarks.harness import Report, curves, quality
+from coarea.experiments import fitzhugh_nagumo, lotka_volterra
+
+ABOUT = """
+`co.sample` with all chains vectorised on one card, in double precision: whole runs, start, warm-up and the way of the draws to the host included, compilation
+apart. Effective sizes are those of 256 of the chains, times what fraction of all they are. `CHMC(num_steps=1)` has trajectories of one length, which chains
+that run in step need: where each has its own, all wait for the longest. The fraction of the limit is of the time in which the card could read and write a chain's inputs, momentum and linearisation once per transition at 4.8 TB/s.
+"""
+BANDWIDTH = 4.8e12
+# A case is begun while less time than this has passed.
+MOST_SECONDS = 400
+
+
+def cases():
+    y = lotka_volterra.dataset(seed=0)
+    told = co.condition(lotka_volterra.markov_generator(), {"y": y})
+    one = co.CHMC(num_steps=1)
+    for chains in (1024, 8192, 65_536):
+        yield "Lotka–Volterra, CHMC(num_steps=1)", told, "z", one, chains, 1000, 200
+    yield "Lotka–Volterra, CHMC()", told, "z", co.CHMC(), 8192, 500, 200
+    yield "Lotka–Volterra, NUTS()", told, "z", co.NUTS(), 8192, 200, 200
+    yield "in-painting, CHMC()", inpainting(), "code", co.CHMC(), 4096, 60, 100
+    seen = fitzhugh_nagumo.dataset(0, 100)[:, 0]
+    neuron = co.condition(fitzhugh_nagumo.model(100), {"y": seen})
+    rates = tuple(fitzhugh_nagumo.TRUTH)
+    yield "FitzHugh–Nagumo, CHMC()", neuron, rates, co.CHMC(), 1024, 40, 60
+    yield "human pose, CHMC()", pose(), None, co.CHMC(), 4096, 40, 60
+
+
+def inpainting():
+    from coarea.experiments.mnist.masks import see
+    from coarea.experiments.mnist.model import Puzzle
+    from coarea.experiments.mnist.networks import shipped
+
+    known = shipped()
+    return Puzzle.of(known.decoder, see(known.images[4], "top-quarter")).posterior()
+
+
+def pose():
+    from coarea.experiments.human_pose.decoder import load_decoder
+    from coarea.experiments.human_pose.model import scene
+
+    with jax.enable_x64(True):
+        return scene(load_decoder(), 2, 0.01, 1).posterior()
+
+
+def elements(posterior, names):
+    """Of 256 chains the named variables, or all, as (chain, draw, element)."""
+    names = list(posterior.data_vars) if names is None else np.atleast_1d(names)
+    x = [np.asarray(posterior[name].values[:256]) for name in names]
+    x = np.concatenate([part.reshape(*part.shape[:2], -1) for part in x], axis=-1)
+    return x[..., np.std(x, axis=(0, 1)) > 0]
+
+
+def least_traffic(target, chains, transitions) -> float:
+    """Seconds in which the card could read and write what a transition changes."""
+    M, N = target.num_inputs, target.num_constraints
+    return 2 * 8 * (2 * M + 4 * N) * chains * transitions / BANDWIDTH
+
+
+def run() -> Report:
+    lines, rates, numbers = [], {}, {}
+    begun = time.perf_counter()
+    for name, target, names, kernel, chains, draws, warmup in cases():
+        if time.perf_counter() - begun > MOST_SECONDS:
+            lines.append([name, str(chains), "not run: out of time", *[""] * 7])
+            continue
+        options = {"kernel": kernel, "chains": chains, "progress": False}
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                began = time.perf_counter()
+                co.sample(target, draws=2, warmup=20, **options)
+                first = time.perf_counter() - began
+                began = time.perf_counter()
+                result = co.sample(target, draws=draws, warmup=warmup, seed=1, **options)
+                seconds = time.perf_counter() - began
+        except Exception as error:  # a card too small for one case is no reason to lose the others
+            lines.append([name, str(chains), type(error).__name__, *[""] * 7])
+            print(name, error, flush=True)
+            continue
+        least, rhat = quality(elements(result.posterior, names))
+        rate = least * chains / min(chains, 256) / seconds
+        stats = jax.devices()[0].memory_stats() or {}
+        peak = stats.get("peak_bytes_in_use", 0) / 1e9
+        rates.setdefault(name, []).append((chains, rate))
+        limit = least_traffic(target, chains, draws + warmup) / seconds
+        lines.append(
+            [
+                name,
+                str(chains),
+                f"{draws} + {warmup}",
+                f"{first:.0f}",
+                f"{seconds:.1f}",
+                f"{1e3 * seconds / (draws + warmup):.1f}",
+                f"{rhat:.3f}",
+                f"{rate:.3g}",
+                f"{peak:.1f}",
+                f"{limit:.2%}" if name.startswith("Lotka") else "",
+            ]
+        )
+        print(lines[-1], flush=True)
+        numbers[f"{name}, {chains}"] = {"rate": rate, "seconds": seconds, "rhat": rhat}
+        del result
+        gc.collect()
+    heading = [
+        "",
+        "chains",
+        "draws + warm-up",
+        "first run, s",
+        "s",
+        "ms a transition of all",
+        "R-hat",
+        "min ESS/s",
+        "peak GB",
+        "of the limit",
+    ]
+    lines_of = {k: tuple(zip(*v, strict=True)) for k, v in rates.items()}
+    figure = curves({"min ESS/s": lines_of}, "chains")
+    return Report("On a GPU", ABOUT, [(heading, lines)], numbers, figure)

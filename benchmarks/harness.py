@@ -1,0 +1,190 @@
+"""What every case shares: how a run is measured, and how its results are told."""
+
+import json
+import os
+import platform
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+from arviz_stats.base.array import array_stats
+
+from coarea.experiments.study_report import markdown
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_PACKAGES = ("coarea", "jax", "jaxlib", "blackjax", "numpyro", "nutpie", "pymc", "mici", "numpy")
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_MARKERS = "osD^vP*"
+
+
+class Measured(NamedTuple):
+    """A run, start and warm-up included; `compiling` is how much longer the first one took."""
+
+    least: float
+    rhat: float
+    seconds: float
+    compiling: float
+
+    @property
+    def rate(self) -> float:
+        """Effective draws per second of the element that has fewest."""
+        return self.least / self.seconds
+
+
+def measured(draw: Callable[[int], np.ndarray]) -> Measured:
+    """Of two runs of `draw(seed)`, draws (chain, draw, element), the second."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        began = time.perf_counter()
+        draw(1)
+        first = time.perf_counter() - began
+        began = time.perf_counter()
+        x = draw(0)
+        seconds = time.perf_counter() - began
+    return Measured(*quality(x), seconds, max(first - seconds, 0.0))
+
+
+def quality(x: np.ndarray) -> tuple[float, float]:
+    """Of draws (chain, draw, element) the least effective size and the worst R-hat."""
+    x = np.asarray(x)
+    least = np.min(array_stats.ess(x, chain_axis=0, draw_axis=1))
+    return float(least), float(np.max(array_stats.rhat(x, chain_axis=0, draw_axis=1)))
+
+
+@dataclass
+class Report:
+    """What a case found: tables of text, the numbers behind them, a figure."""
+
+    title: str
+    about: str
+    tables: list[tuple[list[str], list[list[str]]]]
+    numbers: dict[str, Any] = field(default_factory=dict)
+    figure: "Figure | None" = None
+
+
+def against(
+    rows: Mapping[str, Measured], peers: Sequence[str]
+) -> tuple[list[str], list[list[str]]]:
+    """A table of runs, with the ratio of each rate to those of some peers."""
+    heading = ["", "min ESS", "R-hat", "s", "compiling, s", "min ESS/s"]
+    heading += [f"× {peer}" for peer in peers]
+    lines = [
+        [
+            name,
+            f"{row.least:.0f}",
+            f"{row.rhat:.3f}",
+            f"{row.seconds:.2f}",
+            f"{row.compiling:.1f}",
+            f"{row.rate:.3g}" if row.rate < 1000 else f"{row.rate:.0f}",
+            *(f"{row.rate / rows[peer].rate:.3g}" for peer in peers),
+        ]
+        for name, row in rows.items()
+    ]
+    return heading, lines
+
+
+def numbers_of(rows: Mapping[Any, Measured]) -> dict[str, Any]:
+    """The same for a file."""
+    return {str(name): {**row._asdict(), "rate": row.rate} for name, row in rows.items()}
+
+
+def bars(rates: Mapping[str, float], label: str = "min ESS/s") -> "Figure":
+    """A bar for each, on a logarithmic axis."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 0.6 + 0.32 * len(rates)), layout="constrained")
+    axes = figure.subplots()
+    names = list(rates)[::-1]
+    colours = [_COLOURS[0] if name.startswith("coarea") else "#999999" for name in names]
+    axes.barh(names, [rates[name] for name in names], color=colours, log=True)
+    axes.set_xlabel(label)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def curves(panels: Mapping[str, Mapping[str, tuple]], xlabel: str, falls: bool = False) -> "Figure":
+    """For each panel, named by its vertical axis, lines (x, y) by name; x falls to the right."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.8 * len(panels), 3.6), layout="constrained")
+    for axes, (ylabel, lines) in zip(
+        np.atleast_1d(figure.subplots(1, len(panels))), panels.items(), strict=True
+    ):
+        for (name, (x, y)), colour, marker in zip(lines.items(), _COLOURS, _MARKERS, strict=False):
+            axes.loglog(x, y, marker + "-", color=colour, label=name)
+        axes.set(xlabel=xlabel, ylabel=ylabel)
+        axes.spines[["top", "right"]].set_visible(False)
+        if falls:
+            axes.invert_xaxis()
+        axes.legend(frameon=False, fontsize="small")
+    return figure
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers depend on beside the code."""
+    model = platform.processor() or platform.machine()
+    if Path("/proc/cpuinfo").exists():
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.split(":", 1)[1].strip()
+                break
+    return {
+        "cpu": model,
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "device": jax.devices()[0].device_kind,
+        "python": platform.python_version(),
+        "packages": {name: found for name in _PACKAGES if (found := _version(name))},
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def write(name: str, report: Report, seconds: float, folder: Path) -> None:
+    """The case's file and figure."""
+    folder.mkdir(parents=True, exist_ok=True)
+    figure, report.figure = report.figure, None
+    content = {**asdict(report), "seconds": seconds, "machine": machine(), "figure": False}
+    if figure is not None:
+        figure.savefig(folder / f"{name}.png", dpi=110)
+        content["figure"] = True
+    (folder / f"{name}.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def write_page(order: Sequence[str], folder: Path, opening: str) -> Path:
+    """A page of all cases that have been run, one after another, beside the folder."""
+    parts = [opening]
+    for name in order:
+        path = folder / f"{name}.json"
+        if not path.exists():
+            continue
+        found = json.loads(path.read_text())
+        where = found["machine"]
+        on = f"{where['cores']} cores of {where['cpu']}"
+        if where["device"] != "cpu":
+            on = f"one {where['device']}"
+        packages = ", ".join(f"{k} {v}" for k, v in where["packages"].items())
+        parts += [f"## {found['title']}", found["about"].strip()]
+        parts += [markdown(*table) for table in found["tables"]]
+        if found["figure"]:
+            parts.append(f"![{found['title']}]({folder.name}/{name}.png)")
+        parts.append(
+            f"`python -m benchmarks {name}`, {found['seconds']:.0f} s on {on}, {where['date']}; "
+            f"Python {where['python']}, {packages}."
+        )
+    page = folder.with_suffix(".md")
+    page.write_text("\n\n".join(part.rstrip() for part in parts) + "\n")
+    return page

@@ -1,0 +1,148 @@
+"""The peers, each as its users would call it: `draw(seed)` gives draws (chain, draw, element)."""
+
+import contextlib
+import logging
+from functools import partial
+
+import blackjax
+import jax
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+import coarea as co
+
+
+def ours(target, name, transform=np.asarray, **options):
+    """`co.sample` with its defaults but for `options`."""
+
+    def draw(seed):
+        result = co.sample(target, seed=seed, progress=False, **options)
+        x = transform(result.posterior[name].values)
+        return x.reshape(*x.shape[:2], -1)
+
+    return draw
+
+
+def numpyro_nuts(model, name, *args, draws, warmup, chains):
+    """NumPyro's NUTS; several chains vectorised, which on two cores is its fastest way."""
+    import numpyro
+
+    sampler = numpyro.infer.MCMC(
+        numpyro.infer.NUTS(model),
+        num_warmup=warmup,
+        num_samples=draws,
+        num_chains=chains,
+        chain_method="vectorized" if chains > 1 else "sequential",
+        progress_bar=False,
+    )
+
+    def draw(seed):
+        with jax.enable_x64(True):
+            sampler.run(jax.random.key(seed), *args)
+            return np.asarray(sampler.get_samples(group_by_chain=True)[name])
+
+    return draw
+
+
+def blackjax_nuts(log_density, size, draws, warmup, chains):
+    """BlackJAX's NUTS after its window adaptation, one chain after the other, from prior draws."""
+
+    def one(key):
+        start_key, warmup_key, run_key = jax.random.split(key, 3)
+        adapt = blackjax.window_adaptation(blackjax.nuts, log_density)
+        start = jax.random.normal(start_key, (size,))
+        (state, parameters), _ = adapt.run(warmup_key, start, num_steps=warmup)
+        kernel = blackjax.nuts(log_density, **parameters)
+
+        def step(state, key):
+            state, _ = kernel.step(key, state)
+            return state, state.position
+
+        return jax.lax.scan(step, state, jax.random.split(run_key, draws))[1]
+
+    compiled = jax.jit(lambda keys: jax.lax.map(one, keys))
+
+    def draw(seed):
+        with jax.enable_x64(True):
+            return np.asarray(compiled(jax.random.split(jax.random.key(seed), chains)))
+
+    return draw
+
+
+def nutpie_nuts(model, name, draws, warmup, chains):
+    """nutpie on a PyMC model, compiled by Numba, on all cores."""
+    import nutpie
+
+    compiled = []
+
+    def draw(seed):
+        if not compiled:
+            compiled.append(nutpie.compile_pymc_model(model))
+        result = nutpie.sample(
+            compiled[0], draws=draws, tune=warmup, chains=chains, seed=seed, progress_bar=False
+        )
+        return result.posterior[name].values
+
+    return draw
+
+
+def mici_chmc(target, start, step_size, num_steps, draws, size, solver="quasi-Newton", threads=1):
+    """mici's constrained HMC with jitted functions and the determinant that it leaves out itself.
+
+    One chain from a start of ours, no warm-up: its step and numbers of steps are given. SciPy's
+    LAPACK is held to one thread, which on few cores is several times faster. Draws are the first
+    `size` inputs. The steps made are kept in `draw.steps`.
+    """
+    import mici
+
+    jacobian = jax.jacfwd(target.residual)
+    jitted_jacobian = jax.jit(lambda u: (jacobian(u), target.residual(u)))
+    product = jax.jit(lambda u, m: jax.vjp(jacobian, u)[1](m)[0])
+    constraint = jax.jit(lambda u: target.residual(u))
+
+    def jacob_constr(u):
+        J, c = jitted_jacobian(u)
+        return np.asarray(J), np.asarray(c)
+
+    def draw(seed):
+        with _quiet(), jax.enable_x64(True), threadpool_limits(threads, user_api="blas"):
+            system = mici.systems.DenseConstrainedEuclideanMetricSystem(
+                neg_log_dens=lambda u: 0.5 * u @ u,
+                grad_neg_log_dens=lambda u: (u, 0.5 * u @ u),
+                constr=lambda u: np.asarray(constraint(u)),
+                jacob_constr=jacob_constr,
+                mhp_constr=lambda u: (lambda m: np.asarray(product(u, m)), *jacob_constr(u)),
+                dens_wrt_hausdorff=False,
+            )
+            solvers = {
+                "quasi-Newton": mici.solvers.solve_projection_onto_manifold_quasi_newton,
+                "Newton": mici.solvers.solve_projection_onto_manifold_newton,
+            }
+            integrator = mici.integrators.ConstrainedLeapfrogIntegrator(
+                system, step_size, projection_solver=solvers[solver]
+            )
+            rng = np.random.default_rng(seed)
+            sampler = mici.samplers.RandomMetropolisHMC(
+                system, integrator, rng, n_step_range=num_steps
+            )
+            sample = partial(
+                sampler.sample_chains,
+                n_warm_up_iter=0,
+                init_states=[np.asarray(start)],
+                trace_funcs=[lambda state: {"u": state.pos[:size]}],
+                display_progress=False,
+            )
+            result = sample(n_main_iter=draws)
+            draw.steps = int(np.sum(result.statistics["n_step"]))
+            return np.stack(result.traces["u"])
+
+    return draw
+
+
+@contextlib.contextmanager
+def _quiet():
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)

@@ -1,0 +1,68 @@
+"""How long a newcomer waits: the import, and the first draw."""
+
+import subprocess
+import sys
+import tempfile
+import time
+
+from benchmarks.harness import Report
+
+ABOUT = """
+Seconds of fresh processes, the median of three: importing JAX, importing coarea (which imports JAX), and from the call of `co.sample` on
+Lotka–Volterra (1 chain, 20 transitions of warm-up, 1 draw) to its return; then the same with JAX's persistent compilation cache
+filled (`JAX_COMPILATION_CACHE_DIR`; see the README).
+"""
+_FIRST_DRAW = """
+import time, coarea as co
+from coarea.experiments import lotka_volterra as lv
+y = lv.dataset(0)
+began = time.perf_counter()
+posterior = co.condition(lv.{model}(), {{"y": y}})
+co.sample(posterior, draws=1, warmup=20, chains=1, progress=False)
+print(time.perf_counter() - began)
+"""
+
+
+def seconds(code: str, **environment: str) -> float:
+    """The median of what three processes print as their last line, or take."""
+    import os
+
+    found = []
+    for _ in range(3):
+        began = time.perf_counter()
+        process = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, **environment},
+        )
+        taken = time.perf_counter() - began
+        found.append(float(process.stdout.split()[-1]) if process.stdout.strip() else taken)
+    return sorted(found)[1]
+
+
+def run() -> Report:
+    empty, jax = seconds("pass"), seconds("import jax, jax.numpy")
+    whole = seconds("import coarea")
+    lines = [
+        ["import jax", f"{jax - empty:.2f}"],
+        ["import coarea, beyond that", f"{whole - jax:.2f}"],
+    ]
+    numbers = {"import jax": jax - empty, "import coarea": whole - jax}
+    for name, model in (("co.Markov", "markov_generator"), ("co.Generator", "generator")):
+        code = _FIRST_DRAW.format(model=model)
+        with tempfile.TemporaryDirectory() as cache:
+            cold = seconds(code)
+            cached = {
+                "JAX_COMPILATION_CACHE_DIR": cache,
+                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            }
+            seconds(code, **cached)
+            warm = seconds(code, **cached)
+        lines += [
+            [f"first draw, {name}", f"{cold:.1f}"],
+            [f"first draw, {name}, with a cache", f"{warm:.1f}"],
+        ]
+        numbers |= {f"first draw, {name}": cold, f"first draw, {name}, cached": warm}
+    return Report("Start-up", ABOUT, [(["", "s"], lines)], numbers)

@@ -1,0 +1,87 @@
+"""What a constrained step costs beside one value-and-gradient of the log likelihood."""
+
+import time
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import coarea as co
+from benchmarks.harness import Report
+from benchmarks.lotka_volterra import log_density
+from coarea.dynamics import Rattle
+from coarea.experiments import lotka_volterra
+from coarea.manifolds import AbstractTarget
+from coarea.precision import in_float64
+from coarea.sampling.chains import for_each_chain
+
+ABOUT = """
+One integration step of the elementwise shape (kick, projection, linearisation with the determinant's gradient, kick,
+reverse check; step 1.5, a new momentum each time) and one value and gradient of the log likelihood that this model happens
+to have, each a thousand times in a compiled loop. The least of 5 such loops.
+"""
+REPEATS = 1000
+
+
+def timed(function, *args) -> float:
+    """Microseconds of one of the repetitions inside."""
+    function = jax.jit(function)
+    jax.block_until_ready(function(*args))
+    times = []
+    for _ in range(5):
+        began = time.perf_counter()
+        jax.block_until_ready(function(*args))
+        times.append(time.perf_counter() - began)
+    return 1e6 * min(times) / REPEATS
+
+
+class Loops(NamedTuple):
+    """Of one chain: a thousand steps with their refreshments, these alone, and gradients."""
+
+    target: AbstractTarget
+    y: np.ndarray
+    integrator: Rattle = Rattle()
+
+    def steps(self, u, keys):
+        def step(state, key):
+            start = self.integrator.refresh(key, state)
+            end = self.integrator.step(self.target, start, jnp.asarray(1.5))
+            # A failure leaves a chain where it can go on.
+            return jax.tree.map(lambda a, b: jnp.where(end.failed, b, a), end, state), ()
+
+        return jax.lax.scan(step, self.integrator.init(self.target, u), keys)[0].position
+
+    def refreshes(self, u, keys):
+        def refresh(state, key):
+            return self.integrator.refresh(key, state), ()
+
+        return jax.lax.scan(refresh, self.integrator.init(self.target, u), keys)[0].momentum
+
+    def gradients(self, u, keys):
+        density = log_density(self.y)
+
+        def move(v, _):
+            value, gradient = jax.value_and_grad(density)(v)
+            return v + 1e-9 * gradient / (1 + jnp.abs(value)), ()
+
+        return jax.lax.scan(move, u[:4], keys)[0]
+
+
+@in_float64
+def run() -> Report:
+    y = lotka_volterra.dataset(seed=0)
+    loops = Loops(co.condition(lotka_volterra.markov_generator(), {"y": y}), y)
+    lines, numbers = [], {}
+    for chains in (1, 8):
+        u = jnp.asarray(co.find_start(loops.target, jax.random.key(0), chains))
+        keys = jax.random.split(jax.random.key(1), (chains, REPEATS))
+        refresh, step, gradient = (
+            timed(for_each_chain(f), u, keys)
+            for f in (loops.refreshes, loops.steps, loops.gradients)
+        )
+        step -= refresh
+        lines.append([str(chains), f"{step:.1f}", f"{gradient:.2f}", f"{step / gradient:.1f}"])
+        numbers[f"{chains} chains"] = {"step": step, "refresh": refresh, "gradient": gradient}
+    heading = ["chains together", "a step, µs", "a value and gradient, µs", "ratio"]
+    return Report("A step beside a gradient", ABOUT, [(heading, lines)], numbers)

@@ -1,0 +1,48 @@
+"""A distribution known by its quantiles alone."""
+
+import coarea as co
+from benchmarks.harness import Report, against, measured, numbers_of
+from benchmarks.peers import ours
+from coarea.experiments.tukey_lambda import dataset, generator, log_likelihood
+from coarea.experiments.tukey_lambda_study import NAMES, reported
+
+ABOUT = """
+250 data from a generalised Tukey lambda distribution, four parameters: no likelihood in closed form. The peer is BlackJAX's NUTS on a likelihood got by
+inverting the quantile function numerically for each datum; it starts where chains of coarea have ended, since from prior draws it sticks at the edge of the
+support. ABC-HMC draws from an approximation (tolerance 0.25). 2 chains, 500 transitions of warm-up, 1 000 draws.
+"""
+
+
+def run() -> Report:
+    model, observed = generator(), {"y": dataset(0)}
+    posterior = co.condition(model, observed)
+    options = {"draws": 1000, "warmup": 500, "chains": 2}
+    ends = co.sample(posterior, draws=100, warmup=200, chains=2, progress=False)
+    start = ends["adapted"].dataset["position"].values[:, model.inputs.places(NAMES)]
+
+    def inverted(seed):
+        result = co.approximate.tractable(
+            model,
+            observed,
+            log_likelihood,
+            outputs=reported,
+            start=start,
+            seed=seed,
+            progress=False,
+            **options,
+        )
+        return result.posterior["z"].values
+
+    def softened(seed):
+        result = co.approximate.hmc(
+            model, observed, epsilon=0.25, seed=seed, progress=False, **options
+        )
+        return result.posterior["z"].values
+
+    peer = "NUTS on the inverted likelihood"
+    rows = {
+        "coarea, NUTS()": measured(ours(posterior, "z", **options)),
+        peer: measured(inverted),
+        "ABC-HMC, ε = 0.25": measured(softened),
+    }
+    return Report("Generalised Tukey lambda", ABOUT, [against(rows, [peer])], numbers_of(rows))
