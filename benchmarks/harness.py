@@ -40,11 +40,11 @@ class Measured(NamedTuple):
 
 
 def measured(draw: Callable[[int], np.ndarray]) -> Measured:
-    """Of two runs of `draw(seed)`, draws (chain, draw, element), the second."""
+    """Of two equal runs of `draw(seed)`, draws (chain, draw, element), the second."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         began = time.perf_counter()
-        draw(1)
+        draw(0)
         first = time.perf_counter() - began
         began = time.perf_counter()
         x = draw(0)
@@ -56,6 +56,8 @@ def quality(x: np.ndarray) -> tuple[float, float]:
     """Of draws (chain, draw, element) the least effective size and the worst R-hat."""
     x = np.asarray(x)
     least = np.min(array_stats.ess(x, chain_axis=0, draw_axis=1))
+    if len(x) == 1:
+        return float(least), float("nan")
     return float(least), float(np.max(array_stats.rhat(x, chain_axis=0, draw_axis=1)))
 
 
@@ -80,7 +82,7 @@ def against(
         [
             name,
             f"{row.least:.0f}",
-            f"{row.rhat:.3f}",
+            "" if np.isnan(row.rhat) else f"{row.rhat:.3f}",
             f"{row.seconds:.2f}",
             f"{row.compiling:.1f}",
             f"{row.rate:.3g}" if row.rate < 1000 else f"{row.rate:.0f}",
@@ -93,7 +95,14 @@ def against(
 
 def numbers_of(rows: Mapping[Any, Measured]) -> dict[str, Any]:
     """The same for a file."""
-    return {str(name): {**row._asdict(), "rate": row.rate} for name, row in rows.items()}
+    return {
+        str(name): {
+            **row._asdict(),
+            "rhat": None if np.isnan(row.rhat) else row.rhat,
+            "rate": row.rate,
+        }
+        for name, row in rows.items()
+    }
 
 
 def bars(rates: Mapping[str, float], label: str = "min ESS/s") -> "Figure":

@@ -67,4 +67,4 @@ def run() -> Report:
 
 def told(row) -> str:
     rate = f"{row.rate:.3g}" if row.rate < 1000 else f"{row.rate:.0f}"
-    return rate if row.rhat < 1.05 else f"[{rate}, R-hat {row.rhat:.2f}]"
+    return rate if not row.rhat > 1.05 else f"[{rate}, R-hat {row.rhat:.2f}]"

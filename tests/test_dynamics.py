@@ -193,3 +193,21 @@ def test_broyden_converges_faster_than_quasi_newton_and_from_further():
     assert near[1].iterations <= near[0].iterations / 2
     assert not solve(QuasiNewton(), 0.5).converged
     assert solve(Broyden(), 0.5).converged
+
+
+def test_chains_that_a_solver_left_go_on_as_if_alone(posterior, start):
+    """Forty, of which some need one solver, some two, some all: more than go on at a time."""
+    solvers = (QuasiNewton(5), QuasiNewton(2), NewtonLineSearch())
+    older = posterior.linearise(start)
+    moves = 0.3 * jax.random.normal(jax.random.key(4), (40, start.size))
+
+    def projected(move):
+        ahead = start + older.project(move)
+        return project_onto(solvers, posterior, older, ahead, Tolerance.following(1e-9))
+
+    together = jax.jit(jax.vmap(projected))(moves)
+    alone = jax.jit(lambda moves: jax.lax.map(projected, moves))(moves)
+    assert jnp.sum(alone.iterations <= 5) > 4 < jnp.sum(alone.iterations > 5)
+    np.testing.assert_array_equal(together.iterations, alone.iterations)
+    np.testing.assert_array_equal(together.converged, alone.converged)
+    np.testing.assert_allclose(together.u, alone.u, atol=1e-12)

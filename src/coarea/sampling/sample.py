@@ -1,10 +1,8 @@
 """`sample`: exact posterior draws from a target, with no tuning asked of the user."""
 
-import contextlib
 import functools
 import threading
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 import equinox as eqx
@@ -17,8 +15,8 @@ from coarea.kernels import NUTS
 from coarea.kernels.kernel import AbstractKernel
 from coarea.manifolds import AbstractTarget, LiftedPosterior, Posterior
 from coarea.precision import Precision, computing_in
-from coarea.sampling.chains import advance, longest_block
-from coarea.sampling.places import Devices, Place, places_for
+from coarea.sampling.chains import longest_block
+from coarea.sampling.places import Devices, places_for
 from coarea.sampling.progress import Display
 from coarea.sampling.results import (
     as_datatree,
@@ -88,9 +86,10 @@ def sample(
             keep_inputs=keep == "inputs",
             longest_block=longest_block(size, len(places[0].chains)),
         )
-        with _preparing(program, places[0], seed, precision):
-            starts = _starts(target, places, seed, start, chains, kernel)
-            display.compiling()
+        # Beside what compiles. (Nothing is traced there: NumPyro's handlers know no threads.)
+        threading.Thread(target=import_results).start()
+        starts = _starts(target, places, seed, start, chains, kernel)
+        display.compiling()
         groups = _groups(program, places, seed, starts, warmup, draws)
         block, drawn = draw(program, groups, chains, draws, precision, display.update)
         ends = joined([end(program.plan, group.chains) for group in drawn], chains)
@@ -99,31 +98,6 @@ def sample(
     result = with_ends(as_datatree(block, observed, about), ends)
     warn_of_problems(result, stacklevel=3)
     return result
-
-
-@contextlib.contextmanager
-def _preparing(program: Exact, place: Place, seed: int, precision: Precision) -> Iterator[None]:
-    """Beside the search for starts: compile what the chains will run, and import what comes last.
-
-    No transition is made. What goes wrong here will go wrong again where it is told.
-    """
-
-    def prepare():
-        with contextlib.suppress(Exception), computing_in(precision), place.active():
-            keys = place.keys(seed).run
-            u = jnp.zeros((len(place.chains), program.target.num_inputs))
-            chains = eqx.filter_eval_shape(begin, program.plan, program.target, keys, u, None)
-            chains = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), chains._replace(key=None))
-            none = jnp.asarray(0)
-            advance(program, chains._replace(key=keys), none, none)
-        import_results()
-
-    thread = threading.Thread(target=prepare)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
 
 
 def _starts(target, places, seed, given, chains, kernel) -> list[Ended]:
