@@ -31,11 +31,11 @@ OPENING = """# Benchmarks
 
 Each case states a problem once and runs coarea and its peers on it in one process, with the same data, in
 double precision, one after the other. A rate counts a whole run, its start and its warm-up included, as each tool
-does them when nothing is said; compilation, the difference between a first run and a second, stands apart. Effective
-sizes are ArviZ's (bulk), of the element that has least. Machines differ and are shared: read the ratios.
+does them when nothing is said; compilation stands apart in the first run's time. Effective
+sizes are ArviZ's (bulk), of the element that has least, for its mean and for its variance. Machines differ and are shared: read the ratios.
 
 This page is written by `python -m benchmarks`; `pip install 'coarea[bench]'` brings the peers. The case `gpu` is run by
-hand on a machine that has one."""
+hand on a machine that has one: see [the notes of such a run](gpu.md)."""
 
 
 def main():

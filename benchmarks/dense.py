@@ -5,7 +5,7 @@ import numpy as np
 
 import coarea as co
 from benchmarks.harness import Report, curves, measured
-from benchmarks.peers import mici_chmc, ours
+from benchmarks.peers import mici_chmc
 from coarea.dynamics import NewtonLineSearch, QuasiNewton, Rattle, Straight
 from coarea.precision import in_float64
 
@@ -40,22 +40,26 @@ def run() -> Report:
             step_size=0.3,
             integrator=Rattle(solvers=(QuasiNewton(), NewtonLineSearch()), flow=Straight()),
         )
-        mine = measured(
-            ours(
+        made = []
+
+        def draw(seed, posterior=posterior, kernel=kernel, start=start, made=made, draws=draws):
+            result = co.sample(
                 posterior,
-                "u",
-                lambda u: u[..., :10],
                 draws=draws,
                 warmup=0,
                 chains=1,
                 kernel=kernel,
                 start=start[None],
+                seed=seed,
+                progress=False,
             )
-        )
+            made.append(int(result.sample_stats["n_steps"].sum()))
+            return result.posterior["u"].values[..., :10]
+
+        mine = measured(draw)
         peer = mici_chmc(posterior, start, 0.3, (STEPS, STEPS + 1), fewer, 10)
         theirs = measured(peer)
-        steps = peer.steps
-        times = mine.seconds / (draws * STEPS), theirs.seconds / steps
+        times = mine.seconds / made[-1], theirs.seconds / peer.steps
         lines.append([str(num), *(f"{1e3 * x:.3g}" for x in times), f"{times[1] / times[0]:.3g}"])
         numbers[str(num)] = {"coarea": times[0], "mici": times[1]}
     sizes = list(SIZES)

@@ -73,7 +73,7 @@ def run() -> Report:
     begun = time.perf_counter()
     for name, target, names, kernel, chains, draws, warmup in cases():
         if time.perf_counter() - begun > MOST_SECONDS:
-            lines.append([name, str(chains), "not run: out of time", *[""] * 7])
+            lines.append([name, str(chains), "not run: out of time", *[""] * 6])
             continue
         options = {"kernel": kernel, "chains": chains, "progress": False}
         try:
@@ -86,13 +86,11 @@ def run() -> Report:
                 result = co.sample(target, draws=draws, warmup=warmup, seed=1, **options)
                 seconds = time.perf_counter() - began
         except Exception as error:  # a card too small for one case is no reason to lose the others
-            lines.append([name, str(chains), type(error).__name__, *[""] * 7])
+            lines.append([name, str(chains), type(error).__name__, *[""] * 6])
             print(name, error, flush=True)
             continue
-        least, rhat = quality(elements(result.posterior, names))
+        least, _, rhat = quality(elements(result.posterior, names))
         rate = least * chains / min(chains, 256) / seconds
-        stats = jax.devices()[0].memory_stats() or {}
-        peak = stats.get("peak_bytes_in_use", 0) / 1e9
         rates.setdefault(name, []).append((chains, rate))
         limit = least_traffic(target, chains, draws + warmup) / seconds
         lines.append(
@@ -105,7 +103,6 @@ def run() -> Report:
                 f"{1e3 * seconds / (draws + warmup):.1f}",
                 f"{rhat:.3f}",
                 f"{rate:.3g}",
-                f"{peak:.1f}",
                 f"{limit:.2%}" if name.startswith("Lotka") else "",
             ]
         )
@@ -122,7 +119,6 @@ def run() -> Report:
         "ms a transition of all",
         "R-hat",
         "min ESS/s",
-        "peak GB",
         "of the limit",
     ]
     lines_of = {k: tuple(zip(*v, strict=True)) for k, v in rates.items()}

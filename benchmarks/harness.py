@@ -26,17 +26,28 @@ _MARKERS = "osD^vP*"
 
 
 class Measured(NamedTuple):
-    """A run, start and warm-up included; `compiling` is how much longer the first one took."""
+    """A run, start and warm-up included, and how long an equal one before, that compiled, took."""
 
     least: float
+    least_square: float
     rhat: float
     seconds: float
-    compiling: float
+    first: float
 
     @property
     def rate(self) -> float:
-        """Effective draws per second of the element that has fewest."""
+        """Effective draws per second, for its mean, of the element that has fewest."""
         return self.least / self.seconds
+
+    @property
+    def square_rate(self) -> float:
+        """The same for its variance."""
+        return self.least_square / self.seconds
+
+    @property
+    def has_mixed(self) -> bool:
+        """Whether an effective size means anything."""
+        return not self.rhat > 1.05
 
 
 def measured(draw: Callable[[int], np.ndarray]) -> Measured:
@@ -49,16 +60,22 @@ def measured(draw: Callable[[int], np.ndarray]) -> Measured:
         began = time.perf_counter()
         x = draw(0)
         seconds = time.perf_counter() - began
-    return Measured(*quality(x), seconds, max(first - seconds, 0.0))
+    return Measured(*quality(x), seconds, first)
 
 
-def quality(x: np.ndarray) -> tuple[float, float]:
-    """Of draws (chain, draw, element) the least effective size and the worst R-hat."""
+def quality(x: np.ndarray) -> tuple[float, float, float]:
+    """Of draws (chain, draw, element) the least effective sizes for mean and variance, and R-hat.
+
+    Chains whose draws alternate have more effective draws than draws for the one, not for the other.
+    """
     x = np.asarray(x)
-    least = np.min(array_stats.ess(x, chain_axis=0, draw_axis=1))
-    if len(x) == 1:
-        return float(least), float("nan")
-    return float(least), float(np.max(array_stats.rhat(x, chain_axis=0, draw_axis=1)))
+    axes = {"chain_axis": 0, "draw_axis": 1}
+    squares = (x - x.mean(axis=(0, 1))) ** 2
+    least, least_square = (float(np.min(array_stats.ess(y, **axes))) for y in (x, squares))
+    if len(x) == 1:  # its halves
+        half = x.shape[1] // 2
+        x = np.concatenate([x[:, :half], x[:, half : 2 * half]])
+    return least, least_square, float(np.max(array_stats.rhat(x, **axes)))
 
 
 @dataclass
@@ -76,31 +93,42 @@ def against(
     rows: Mapping[str, Measured], peers: Sequence[str]
 ) -> tuple[list[str], list[list[str]]]:
     """A table of runs, with the ratio of each rate to those of some peers."""
-    heading = ["", "min ESS", "R-hat", "s", "compiling, s", "min ESS/s"]
+    heading = ["", "R-hat", "first run, s", "s", "min ESS/s", "for variances"]
     heading += [f"× {peer}" for peer in peers]
     lines = [
         [
             name,
-            f"{row.least:.0f}",
-            "" if np.isnan(row.rhat) else f"{row.rhat:.3f}",
+            f"{row.rhat:.3f}",
+            f"{row.first:.1f}",
             f"{row.seconds:.2f}",
-            f"{row.compiling:.1f}",
-            f"{row.rate:.3g}" if row.rate < 1000 else f"{row.rate:.0f}",
-            *(f"{row.rate / rows[peer].rate:.3g}" for peer in peers),
+            told(row),
+            short(row.square_rate) if row.has_mixed else "",
+            *(short(row.rate / rows[peer].rate) if row.has_mixed else "" for peer in peers),
         ]
         for name, row in rows.items()
     ]
     return heading, lines
 
 
+def told(row: Measured) -> str:
+    """A rate, in brackets with its R-hat where it means nothing."""
+    return short(row.rate) if row.has_mixed else f"[{short(row.rate)}, R-hat {row.rhat:.2f}]"
+
+
+def ratio(row: Measured, peer: Measured) -> str:
+    """Of their rates, where both mean something."""
+    return short(row.rate / peer.rate) if row.has_mixed and peer.has_mixed else ""
+
+
+def short(x: float) -> str:
+    """Two digits, or all before the point."""
+    return f"{x:.2g}" if abs(x) < 100 else f"{x:.0f}"
+
+
 def numbers_of(rows: Mapping[Any, Measured]) -> dict[str, Any]:
     """The same for a file."""
     return {
-        str(name): {
-            **row._asdict(),
-            "rhat": None if np.isnan(row.rhat) else row.rhat,
-            "rate": row.rate,
-        }
+        str(name): {**row._asdict(), "rate": row.rate, "square_rate": row.square_rate}
         for name, row in rows.items()
     }
 

@@ -3,8 +3,7 @@
 import numpy as np
 
 import coarea as co
-from benchmarks.harness import Report, curves, measured, numbers_of
-from benchmarks.loop import told
+from benchmarks.harness import Report, curves, measured, numbers_of, ratio, told
 from benchmarks.peers import ours
 from coarea.experiments.mnist.masks import see
 from coarea.experiments.mnist.model import Puzzle
@@ -48,8 +47,7 @@ def run() -> Report:
             "NUTS on the code": measured(on_code),
         }
         rows |= {(name, noise): row for name, row in found.items()}
-        ratio = found["coarea"].rate / found["NUTS on the code"].rate
-        lines.append([f"{noise:g}", *(told(row) for row in found.values()), f"{ratio:.3g}"])
+        lines.append([f"{noise:g}", *map(told, found.values()), ratio(*found.values())])
     heading = ["noise", *(f"{name}, min ESS/s" for name in found), "ratio"]
     lines_of = {name: (NOISES, [rows[name, s].rate for s in NOISES]) for name in found}
     return Report(

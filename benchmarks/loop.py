@@ -1,14 +1,14 @@
 """A thin loop: y = θ₁² + 3θ₀²(θ₀² − 1) + σn seen at 1, as the noise falls."""
 
 import coarea as co
-from benchmarks.harness import Report, curves, measured, numbers_of
+from benchmarks.harness import Report, curves, measured, numbers_of, told
 from benchmarks.peers import blackjax_nuts, nutpie_nuts, ours
 from coarea.precision import in_float64
 
 ABOUT = """
 Two standard normal inputs, one reading of a curved function of them with noise σ: as σ falls the posterior becomes a thin
 loop. All have their defaults, 4 chains, 500 transitions of warm-up and 1 000 draws; the peers are given the posterior density.
-Rates are of θ₀² and θ₁² (the signs are symmetric). An R-hat above 1.05 says that a rate means nothing: it is in brackets.
+Rates are of θ₀² and θ₁² (the signs are symmetric). Where R-hat is above 1.05 a rate means nothing: it stands in brackets.
 """
 NOISE = (1.0, 0.1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 
@@ -63,8 +63,3 @@ def run() -> Report:
         numbers_of(rows),
         curves({"min ESS/s": lines_of}, "noise σ", falls=True),
     )
-
-
-def told(row) -> str:
-    rate = f"{row.rate:.3g}" if row.rate < 1000 else f"{row.rate:.0f}"
-    return rate if not row.rhat > 1.05 else f"[{rate}, R-hat {row.rhat:.2f}]"

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import blackjax
@@ -10,6 +11,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import coarea as co
+from coarea.sampling.run import num_cores
 
 
 def ours(target, name, transform=np.asarray, **options):
@@ -24,7 +26,7 @@ def ours(target, name, transform=np.asarray, **options):
 
 
 def numpyro_nuts(model, name, *args, draws, warmup, chains):
-    """NumPyro's NUTS; several chains vectorised, which on two cores is its fastest way."""
+    """NumPyro's NUTS, several chains vectorised."""
     import numpyro
 
     sampler = numpyro.infer.MCMC(
@@ -45,7 +47,7 @@ def numpyro_nuts(model, name, *args, draws, warmup, chains):
 
 
 def blackjax_nuts(log_density, size, draws, warmup, chains):
-    """BlackJAX's NUTS after its window adaptation, one chain after the other, from prior draws."""
+    """BlackJAX's NUTS after its window adaptation, from prior draws, chains shared among cores."""
 
     def one(key):
         start_key, warmup_key, run_key = jax.random.split(key, 3)
@@ -61,10 +63,16 @@ def blackjax_nuts(log_density, size, draws, warmup, chains):
         return jax.lax.scan(step, state, jax.random.split(run_key, draws))[1]
 
     compiled = jax.jit(lambda keys: jax.lax.map(one, keys))
+    threads = min(chains, num_cores())
+
+    def part(keys):
+        with jax.enable_x64(True):
+            return np.asarray(compiled(keys))
 
     def draw(seed):
-        with jax.enable_x64(True):
-            return np.asarray(compiled(jax.random.split(jax.random.key(seed), chains)))
+        with jax.enable_x64(True), ThreadPoolExecutor(threads) as pool:
+            keys = jax.random.split(jax.random.key(seed), chains)
+            return np.concatenate(list(pool.map(part, np.split(keys, threads))))
 
     return draw
 
@@ -86,10 +94,11 @@ def nutpie_nuts(model, name, draws, warmup, chains):
     return draw
 
 
-def mici_chmc(target, start, step_size, num_steps, draws, size, solver="quasi-Newton", threads=1):
+def mici_chmc(target, start, step_size, num_steps, draws, size, gaussian=False, threads=1):
     """mici's constrained HMC with jitted functions and the determinant that it leaves out itself.
 
-    One chain from a start of ours, no warm-up: its step and numbers of steps are given. SciPy's
+    One chain from a start of ours, no warm-up: its step and numbers of steps are given, and the
+    flow, straight or that of a standard normal. SciPy's
     LAPACK is held to one thread, which on few cores is several times faster. Draws are the first
     `size` inputs. The steps made are kept in `draw.steps`.
     """
@@ -106,20 +115,22 @@ def mici_chmc(target, start, step_size, num_steps, draws, size, solver="quasi-Ne
 
     def draw(seed):
         with _quiet(), jax.enable_x64(True), threadpool_limits(threads, user_api="blas"):
-            system = mici.systems.DenseConstrainedEuclideanMetricSystem(
-                neg_log_dens=lambda u: 0.5 * u @ u,
-                grad_neg_log_dens=lambda u: (u, 0.5 * u @ u),
+            kind = mici.systems.DenseConstrainedEuclideanMetricSystem
+            if gaussian:  # whose density is relative to a standard normal one
+                kind = mici.systems.GaussianDenseConstrainedEuclideanMetricSystem
+            half = 0.0 if gaussian else 0.5
+            system = kind(
+                neg_log_dens=lambda u: half * u @ u,
+                grad_neg_log_dens=lambda u: (2 * half * u, half * u @ u),
                 constr=lambda u: np.asarray(constraint(u)),
                 jacob_constr=jacob_constr,
                 mhp_constr=lambda u: (lambda m: np.asarray(product(u, m)), *jacob_constr(u)),
-                dens_wrt_hausdorff=False,
+                **({} if gaussian else {"dens_wrt_hausdorff": False}),
             )
-            solvers = {
-                "quasi-Newton": mici.solvers.solve_projection_onto_manifold_quasi_newton,
-                "Newton": mici.solvers.solve_projection_onto_manifold_newton,
-            }
             integrator = mici.integrators.ConstrainedLeapfrogIntegrator(
-                system, step_size, projection_solver=solvers[solver]
+                system,
+                step_size,
+                projection_solver=mici.solvers.solve_projection_onto_manifold_quasi_newton,
             )
             rng = np.random.default_rng(seed)
             sampler = mici.samplers.RandomMetropolisHMC(

@@ -1,6 +1,9 @@
 """Cost against the length of a simulator, the number of chains and of cores."""
 
+import json
 import os
+import subprocess
+import sys
 import time
 
 import jax
@@ -83,17 +86,25 @@ def length():
     return (heading, lines), found
 
 
-def chains():
-    """A line for each number of chains, and rates by the number of cores."""
+def rates() -> None:
+    """Prints a rate for each number of chains."""
     y = lotka_volterra.dataset(seed=0)
     target = co.condition(lotka_volterra.markov_generator(), {"y": y})
+    options = {"draws": 2000, "warmup": 500}
+    rows = [measured(ours(target, "z", np.log, chains=num, **options)) for num in CHAINS]
+    print(json.dumps([row.rate for row in rows]))
+
+
+def chains():
+    """A line for each number of chains, and rates by the number of cores."""
     cores = sorted(os.sched_getaffinity(0))
     found = {}
     for used in (cores[:1], cores):
-        os.sched_setaffinity(0, used)
-        for num in CHAINS:
-            row = measured(ours(target, "z", np.log, draws=2000, warmup=500, chains=num))
-            found[len(used), num] = row.rate
+        # A process of its own, for threads that were begun earlier keep their cores.
+        code = f"import os; os.sched_setaffinity(0, {used}); from benchmarks import scaling; scaling.rates()"
+        child = subprocess.run([sys.executable, "-W", "ignore", "-c", code], stdout=-1, check=True)
+        rates = json.loads(child.stdout.splitlines()[-1])
+        found |= {(len(used), num): rate for num, rate in zip(CHAINS, rates, strict=True)}
     lines = [
         [
             str(num),

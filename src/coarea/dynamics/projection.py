@@ -3,12 +3,14 @@
 D, the weights, are how far the flow carries each element for a unit of its momentum; all one unless
 elements follow different flows.
 
-Each solver starts from λ = 0 and is a deterministic function of (Jₒ, ũ), which the reverse check
-relies on. None raises: `converged` says whether the answer may be used.
+The first solver starts from λ = 0, each later one from where the one before left off: all of it is
+a deterministic function of (Jₒ, ũ), which the reverse check relies on. None raises: `converged`
+says whether the answer may be used.
 """
 
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 import equinox as eqx
@@ -25,8 +27,9 @@ from coarea.manifolds.target import AbstractLinearisation
 _HOPELESS = 1e10
 # The pace of convergence is judged from this iteration on: before, the residual may well grow.
 _FIRST_JUDGED = 2
-# Of many chains this part goes on together where the first solver has failed.
+# Where the first solver has failed this part of all chains goes on together, or so many.
 _SHARE = 16
+_FEW = 8
 
 
 Weights: TypeAlias = Float[Array, " M"] | float
@@ -35,11 +38,13 @@ Weights: TypeAlias = Float[Array, " M"] | float
 class Tolerance(eqx.Module):
     """When a projection has converged: the residual and the last change of position.
 
-    Both are relative, to the size of the constrained quantities and to that of the position.
+    Both are relative, to the size of the constrained quantities and to that of the position, or to
+    a `size` given once for all.
     """
 
     residual: float
     position: float
+    size: Float[Array, ""] | None = None
 
     @classmethod
     def following(cls, residual: float) -> "Tolerance":
@@ -59,7 +64,8 @@ class Tolerance(eqx.Module):
 
     def at(self, target: AbstractTarget, u: Float[Array, " M"]) -> "Bounds":
         """In absolute terms, for positions of the size of u."""
-        return Bounds(self.residual * target.scale, self.position * position_size(target, u))
+        size = position_size(target, u) if self.size is None else self.size
+        return Bounds(self.residual * target.scale, self.position * size)
 
 
 class Bounds(NamedTuple):
@@ -168,7 +174,7 @@ class Broyden(AbstractSolver):
         c, step = plain_step(u)
         steps = jnp.zeros((self.max_iterations + 1, u.size), u.dtype).at[0].set(step)
         squares = jnp.zeros(self.max_iterations + 1, u.dtype).at[0].set(step @ step)
-        start = _Learnt(u, steps, squares, bounds.error(c, step), jnp.asarray(0))
+        start = _Learnt(u, steps, squares, bounds.error(c, step), jnp.zeros((), int))
         end = jax.lax.while_loop(unfinished, body, start)
         return _ended(start, end, end.u + end.steps[end.iterations])
 
@@ -256,18 +262,24 @@ def project_onto(
     u: Float[Array, " M"],
     tolerance: Tolerance,
     weights: Weights = 1.0,
+    idle: Bool[Array, ""] | bool = False,
 ) -> Projection:
-    """Try the solvers in turn until one converges, each from where the one before left off."""
+    """Try the solvers in turn until one converges, each from where the one before left off.
+
+    One that is `idle`, having failed before, is not tried again, and has not converged.
+    """
+    tolerance = replace(tolerance, size=position_size(target, u))
     projection = solvers[0].solve(target, older, u, tolerance, weights)
+    projection = projection._replace(converged=projection.converged | idle)
     for solver in solvers[1:]:
 
         def solve(problem, earlier, solver=solver) -> Projection:
-            target, older, weights = problem
+            target, older, tolerance, weights = problem
             later = solver.solve(target, older, earlier.u, tolerance, weights)
             return later._replace(iterations=earlier.iterations + later.iterations)
 
-        projection = _where_needed(solve, (target, older, weights), projection)
-    return projection
+        projection = _where_needed(solve, (target, older, tolerance, weights), projection)
+    return projection._replace(converged=projection.converged & ~jnp.asarray(idle))
 
 
 def _where_needed(solve: Callable, problem, earlier: Projection) -> Projection:
@@ -278,17 +290,20 @@ def _where_needed(solve: Callable, problem, earlier: Projection) -> Projection:
     """
     arrays, rest = eqx.partition(problem, eqx.is_array)
 
+    def solved(arrays, earlier) -> Projection:
+        return solve(eqx.combine(arrays, rest), earlier)
+
     @custom_vmap
     def needed(arrays, earlier):
         def go(carry):
-            return jnp.asarray(False), solve(eqx.combine(arrays, rest), carry[1])
+            return jnp.asarray(False), solved(arrays, carry[1])
 
         return jax.lax.while_loop(lambda carry: carry[0], go, (~earlier.converged, earlier))[1]
 
     @needed.def_vmap
     def _(num_chains, is_batched, arrays, earlier):
         axes = jax.tree.map(lambda yes: 0 if yes else None, is_batched[0])
-        few = max(1, num_chains // _SHARE)
+        few = min(num_chains, max(_FEW, num_chains // _SHARE))
         earlier = jax.tree.map(
             lambda x, yes: x if yes else jnp.broadcast_to(x, (num_chains, *x.shape)),
             earlier,
@@ -304,11 +319,9 @@ def _where_needed(solve: Callable, problem, earlier: Projection) -> Projection:
                 return x.at[chosen].get(mode="clip")
 
             theirs = jax.tree.map(lambda x, yes: take(x) if yes else x, arrays, is_batched[0])
-            solved = jax.vmap(
-                lambda one, before: solve(eqx.combine(one, rest), before), in_axes=(axes, 0)
-            )(theirs, jax.tree.map(take, found))
+            later = jax.vmap(solved, in_axes=(axes, 0))(theirs, jax.tree.map(take, found))
             found = jax.tree.map(
-                lambda all, new: all.at[chosen].set(new, mode="drop"), found, solved
+                lambda all, new: all.at[chosen].set(new, mode="drop"), found, later
             )
             return waits.at[chosen].set(False, mode="drop"), found
 
@@ -371,7 +384,7 @@ def _iterate(
         gives_up = (last.iterations >= _FIRST_JUDGED) & too_slow(last, now.error)
         return now._replace(is_hopeless=now.is_hopeless | gives_up)
 
-    start = at(u, jnp.asarray(0))
+    start = at(u, jnp.zeros((), int))
     end = jax.lax.while_loop(unfinished, body, start)
     return _ended(start, end, end.u - end.step)
 

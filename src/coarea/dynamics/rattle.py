@@ -173,6 +173,7 @@ class Rattle(eqx.Module):
             ahead,
             self.tolerance_for(ahead.dtype),
             flow.weights(tau),
+            idle=state.failed,
         )
         return state._replace(
             position=jnp.where(projection.converged, projection.u, state.position),

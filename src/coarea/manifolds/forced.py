@@ -15,10 +15,7 @@ from coarea.generators.inputs import Inputs
 
 
 class TeacherForced(AbstractSimulator):
-    """Every state computed from the one that was seen before it.
-
-    The states are what was seen, and no output again: as draws they would only fill memory.
-    """
+    """Every state computed from the one that was seen before it."""
 
     model: Markov
     seen: Float[Array, "T ..."]
@@ -29,6 +26,11 @@ class TeacherForced(AbstractSimulator):
         self.model, self.seen = model, seen
         self.inputs, self.parameters = model.inputs, model.parameters
 
+    @property
+    def fixed(self) -> dict[str, Array]:
+        """The states, which are what was seen."""
+        return {"x": self.seen}
+
     def outputs_of(self, values):  # noqa: D102
         model = self.model
         s = {name: values[name] for name in model.shared.names}
@@ -38,4 +40,4 @@ class TeacherForced(AbstractSimulator):
         y = jax.vmap(lambda x, n, t: model.step(s, x, n, t))(
             before, values["noise"], jnp.arange(model.steps)
         )
-        return {**model.reported(s), "y": y}
+        return {**model.reported(s), "x": seen, "y": y}

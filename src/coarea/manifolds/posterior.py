@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from coarea.generators import AbstractGenerator
+from coarea.manifolds.forced import TeacherForced
 from coarea.manifolds.observation import Observation, as_given, unobserved
 from coarea.manifolds.target import AbstractShape, AbstractTarget, Evaluation, in_own_units
 
@@ -83,6 +84,10 @@ class Posterior(AbstractTarget):
     def latents(self, u):
         """The outputs that were not observed, or only in part."""
         return unobserved(self._outputs(u), self.observations)
+
+    @property
+    def fixed(self):  # noqa: D102
+        return self.generator.fixed if isinstance(self.generator, TeacherForced) else {}
 
     def inputs(self, u):  # noqa: D102
         return self.generator.inputs.values(in_own_units(u, self.units))

@@ -6,6 +6,7 @@ only these three and never which shape they move on.
 """
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import equinox as eqx
@@ -175,6 +176,11 @@ class AbstractTarget(eqx.Module):
     @abstractmethod
     def latents(self, u: Float[Array, " M"]) -> dict[str, Array]:
         """What a user wants to know of a draw, by name."""
+
+    @property
+    def fixed(self) -> Mapping[str, Array]:
+        """The latents that are the same in every draw, and need not be kept of each."""
+        return {}
 
     @abstractmethod
     def inputs(self, u: Float[Array, " M"]) -> dict[str, Array]:

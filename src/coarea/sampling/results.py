@@ -75,13 +75,26 @@ def ended(draws: "DataTree") -> Ended:
 
 
 def as_datatree(
-    block: Block, observed: Mapping[str, np.ma.MaskedArray] | None, attributes: dict[str, Any]
+    block: Block,
+    observed: Mapping[str, np.ma.MaskedArray] | None,
+    attributes: dict[str, Any],
+    fixed: Mapping[str, jax.Array] | None = None,
 ) -> "DataTree":
-    """Latents, sample statistics, data and, if kept, inputs, in ArviZ's groups."""
+    """Latents, sample statistics, data and, if kept, inputs, in ArviZ's groups.
+
+    Latents that are `fixed` are repeated for each draw, in which they take no memory.
+    """
     import arviz_base
 
     stats = {name: x for name, x in block.stats._asdict().items() if x is not None}
-    data: dict[str, dict[str, Any]] = {"posterior": dict(block.latents), "sample_stats": stats}
+    repeated = {
+        name: np.broadcast_to(np.asarray(x), (*stats["acceptance_rate"].shape, *x.shape))
+        for name, x in (fixed or {}).items()
+    }
+    data: dict[str, dict[str, Any]] = {
+        "posterior": {**block.latents, **repeated},
+        "sample_stats": stats,
+    }
     if observed is not None:
         data["observed_data"] = {name: x.filled(np.nan) for name, x in observed.items()}
     if block.inputs is not None:

@@ -87,15 +87,17 @@ def sample(
             longest_block=longest_block(size, len(places[0].chains)),
         )
         # Beside what compiles. (Nothing is traced there: NumPyro's handlers know no threads.)
-        threading.Thread(target=import_results).start()
+        imports = threading.Thread(target=import_results)
+        imports.start()
         starts = _starts(target, places, seed, start, chains, kernel)
         display.compiling()
         groups = _groups(program, places, seed, starts, warmup, draws)
         block, drawn = draw(program, groups, chains, draws, precision, display.update)
         ends = joined([end(program.plan, group.chains) for group in drawn], chains)
+    imports.join()
     about = {"seed": seed, "tuning_steps": warmup, "sampling_time": time.perf_counter() - began}
     observed = target.observed if isinstance(target, Posterior | LiftedPosterior) else None
-    result = with_ends(as_datatree(block, observed, about), ends)
+    result = with_ends(as_datatree(block, observed, about, target.fixed), ends)
     warn_of_problems(result, stacklevel=3)
     return result
 
@@ -172,7 +174,7 @@ def _kept_size(target, keep) -> int:
     """How many numbers are kept of each draw. If none are, there is nothing to sample for."""
     u = jax.ShapeDtypeStruct((target.num_inputs,), float)
     latents, inputs = jax.eval_shape(lambda u: kept_of(target, u, keep == "inputs"), u)
-    if not latents and inputs is None:
+    if not latents and not target.fixed and inputs is None:
         raise DataError(
             "every output was observed, so there is nothing left to report. Let the generator "
             "return the quantities of interest as further outputs, or pass keep='inputs'."

@@ -95,7 +95,8 @@ def end(plan: Plan, chains: Chain) -> Ended:
 
 def kept_of(target: AbstractTarget, u: Float[Array, " M"], keep_inputs: bool):
     """What is kept of a position: latents, and inputs if they are wanted."""
-    return target.latents(u), target.inputs(u) if keep_inputs else None
+    latents = {name: x for name, x in target.latents(u).items() if name not in target.fixed}
+    return latents, target.inputs(u) if keep_inputs else None
 
 
 def transition(
