@@ -47,7 +47,7 @@ class Measured(NamedTuple):
     @property
     def has_mixed(self) -> bool:
         """Whether an effective size means anything."""
-        return not self.rhat > 1.05
+        return self.rhat <= 1.05
 
 
 def measured(draw: Callable[[int], np.ndarray]) -> Measured:

@@ -94,11 +94,10 @@ def nutpie_nuts(model, name, draws, warmup, chains):
     return draw
 
 
-def mici_chmc(target, start, step_size, num_steps, draws, size, gaussian=False, threads=1):
+def mici_chmc(target, start, step_size, num_steps, draws, size, threads=1):
     """mici's constrained HMC with jitted functions and the determinant that it leaves out itself.
 
-    One chain from a start of ours, no warm-up: its step and numbers of steps are given, and the
-    flow, straight or that of a standard normal. SciPy's
+    One chain from a start of ours, no warm-up: its step and numbers of steps are given. SciPy's
     LAPACK is held to one thread, which on few cores is several times faster. Draws are the first
     `size` inputs. The steps made are kept in `draw.steps`.
     """
@@ -115,17 +114,13 @@ def mici_chmc(target, start, step_size, num_steps, draws, size, gaussian=False, 
 
     def draw(seed):
         with _quiet(), jax.enable_x64(True), threadpool_limits(threads, user_api="blas"):
-            kind = mici.systems.DenseConstrainedEuclideanMetricSystem
-            if gaussian:  # whose density is relative to a standard normal one
-                kind = mici.systems.GaussianDenseConstrainedEuclideanMetricSystem
-            half = 0.0 if gaussian else 0.5
-            system = kind(
-                neg_log_dens=lambda u: half * u @ u,
-                grad_neg_log_dens=lambda u: (2 * half * u, half * u @ u),
+            system = mici.systems.DenseConstrainedEuclideanMetricSystem(
+                neg_log_dens=lambda u: 0.5 * u @ u,
+                grad_neg_log_dens=lambda u: (u, 0.5 * u @ u),
                 constr=lambda u: np.asarray(constraint(u)),
                 jacob_constr=jacob_constr,
                 mhp_constr=lambda u: (lambda m: np.asarray(product(u, m)), *jacob_constr(u)),
-                **({} if gaussian else {"dens_wrt_hausdorff": False}),
+                dens_wrt_hausdorff=False,
             )
             integrator = mici.integrators.ConstrainedLeapfrogIntegrator(
                 system,
