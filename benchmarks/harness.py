@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from arviz_stats.base.array import array_stats
 
-from coarea.experiments.study_report import markdown
+from coarea.experiments.study_report import markdown, short
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -118,11 +118,6 @@ def told(row: Measured) -> str:
 def ratio(row: Measured, peer: Measured) -> str:
     """Of their rates, where both mean something."""
     return short(row.rate / peer.rate) if row.has_mixed and peer.has_mixed else ""
-
-
-def short(x: float) -> str:
-    """Two digits, or all before the point."""
-    return f"{x:.2g}" if abs(x) < 100 else f"{x:.0f}"
 
 
 def numbers_of(rows: Mapping[Any, Measured]) -> dict[str, Any]:

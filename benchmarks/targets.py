@@ -14,6 +14,8 @@ from jax.scipy.special import ndtr
 from scipy.integrate import quad
 
 import coarea as co
+from benchmarks.loop import NOISE
+from benchmarks.loop import target as thin_loop
 from coarea.experiments import lotka_volterra
 from coarea.experiments.lotka_volterra_methods import exact_moments
 from coarea.manifolds import AbstractTarget
@@ -116,11 +118,6 @@ def lotka_volterra_case():
 def loop(sigma):
     """y = θ₁² + 3θ₀²(θ₀² − 1) + σn = 1. The posterior of θ by quadrature over (θ₀, n)."""
 
-    def simulate(u):
-        theta = u["theta"]
-        level = theta[1] ** 2 + 3 * theta[0] ** 2 * (theta[0] ** 2 - 1)
-        return {"theta": theta, "y": level + sigma * u["n"]}
-
     def inner(x, function):
         """∫ over n, with θ₁ = ±√(1 − 3x²(x² − 1) − σn): its density is ρ / (2|θ₁|)."""
         level = 1 - 3 * x**2 * (x**2 - 1)
@@ -145,8 +142,7 @@ def loop(sigma):
         "E θ₀²": (lambda d: d["theta"].values[..., 0] ** 2, integral(lambda x, t: x**2) / total),
         "E θ₁²": (lambda d: d["theta"].values[..., 1] ** 2, integral(lambda x, t: t**2) / total),
     }
-    model = co.Generator(simulate, {"theta": 2, "n": ()})
-    return Case(co.condition(model, {"y": 1.0}), functions)
+    return Case(thin_loop(sigma), functions)
 
 
 def quantile_case(quantile, truth, from_normal, num=250):
@@ -337,5 +333,5 @@ CASES = {
     "rotations SO(4)": rotations,
     "funnel, small noise": funnel,
     "latent ODE": latent_ode,
+    **{f"loop, σ = {sigma:g}": lambda sigma=sigma: loop(sigma) for sigma in NOISE},
 }
-LOOP_NOISE = (1.0, 0.1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)

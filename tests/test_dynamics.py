@@ -17,7 +17,8 @@ from coarea.dynamics import (
     Rotation,
     Straight,
 )
-from coarea.dynamics.projection import Tolerance, project_onto
+from coarea.dynamics.projection import project_onto
+from coarea.dynamics.solvers import Tolerance
 
 pytestmark = pytest.mark.usefixtures("x64")
 

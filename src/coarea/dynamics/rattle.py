@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from coarea.dynamics.flows import AbstractFlow, Rotation, Straight
-from coarea.dynamics.projection import (
+from coarea.dynamics.projection import project_onto
+from coarea.dynamics.solvers import (
     AbstractSolver,
     Broyden,
     NewtonLineSearch,
@@ -17,7 +18,6 @@ from coarea.dynamics.projection import (
     Tolerance,
     linearise,
     position_size,
-    project_onto,
 )
 from coarea.errors import SettingError
 from coarea.manifolds import AbstractTarget

@@ -19,7 +19,7 @@ from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from coarea.dynamics import Rattle
-from coarea.dynamics.projection import Tolerance
+from coarea.dynamics.solvers import Tolerance
 from coarea.errors import JacobianError, ModelError, SettingError, StartError
 from coarea.manifolds import AbstractTarget
 from coarea.manifolds.dense import Dense

@@ -1,0 +1,312 @@
+"""Projection solvers: find λ with c(ũ − D Jₒᵀλ) = 0, Jₒ being J at the point that was left.
+
+D, the weights, are how far the flow carries each element for a unit of its momentum; all one unless
+elements follow different flows. Each solver is a deterministic function of its arguments. None
+raises: `converged` says whether the answer may be used.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optimistix as optx
+from jaxtyping import Array, Bool, Float, Int
+
+from coarea.manifolds import AbstractTarget
+from coarea.manifolds.target import AbstractLinearisation
+
+# What has grown beyond this multiple of the data's scale or of the position will not come back.
+_HOPELESS = 1e10
+# The pace of convergence is judged from this iteration on: before, the residual may well grow.
+_FIRST_JUDGED = 2
+
+
+Weights: TypeAlias = Float[Array, " M"] | float
+
+
+class Tolerance(eqx.Module):
+    """When a projection has converged: the residual and the last change of position.
+
+    Both are relative, to the size of the constrained quantities and to that of the position, or to
+    a `size` given once for all.
+    """
+
+    residual: float
+    position: float
+    size: Float[Array, ""] | None = None
+
+    @classmethod
+    def following(cls, residual: float) -> "Tolerance":
+        """The change of position held to ten times the tolerance of the residual."""
+        return cls(residual, 10 * residual)
+
+    def is_met(
+        self,
+        target: AbstractTarget,
+        u: Float[Array, " M"],
+        residual: Float[Array, ""],
+        moved: Float[Array, ""],
+    ) -> Bool[Array, ""]:
+        """Whether a largest residual and a largest change that led to u are small enough."""
+        bounds = self.at(target, u)
+        return (residual <= bounds.residual) & (moved <= bounds.moved)
+
+    def at(self, target: AbstractTarget, u: Float[Array, " M"]) -> "Bounds":
+        """In absolute terms, for positions of the size of u."""
+        size = position_size(target, u) if self.size is None else self.size
+        return Bounds(self.residual * target.scale, self.position * size)
+
+
+class Bounds(NamedTuple):
+    """A tolerance in absolute terms."""
+
+    residual: Float[Array, ""]
+    moved: Float[Array, ""]
+
+    def error(self, c: Float[Array, " N"], step: Float[Array, " M"]) -> Float[Array, ""]:
+        """How many times too large the worst of a residual and a change is."""
+        return jnp.maximum(_largest(c) / self.residual, _largest(step) / self.moved)
+
+
+def position_size(target: AbstractTarget, u: Float[Array, " M"]) -> Float[Array, ""]:
+    """What a change of position is judged against."""
+    return jnp.maximum(_largest(u), target.extent)
+
+
+class Projection(NamedTuple):
+    """Where a solver ended, and after how many iterations.
+
+    One that did not converge ends where another had better begin.
+    """
+
+    u: Float[Array, " M"]
+    converged: Bool[Array, ""]
+    iterations: Int[Array, ""]
+
+
+class AbstractSolver(eqx.Module):
+    """One way to solve for λ."""
+
+    @abstractmethod
+    def solve(
+        self,
+        target: AbstractTarget,
+        older: AbstractLinearisation,
+        u: Float[Array, " M"],
+        tolerance: Tolerance,
+        weights: Weights = 1.0,
+    ) -> Projection:
+        """Project u onto the manifold along the rows of `older`'s Jacobian, weighted."""
+
+
+class QuasiNewton(AbstractSolver):
+    """Symmetric quasi-Newton, the paper's: λ ← λ + (JₒJₒᵀ)⁻¹ c, with the factor at hand.
+
+    Cheap and linearly convergent: each iteration costs one residual and no derivative. It gives up
+    as soon as the pace at which the residual falls says that it will not arrive in time.
+    """
+
+    max_iterations: int = eqx.field(static=True, default=50)
+
+    def solve(self, target, older, u, tolerance, weights=1.0):  # noqa: D102
+        def change(u, c):
+            return weights * older.pseudo_inverse(c)
+
+        def too_slow(last: _Iterate, error):
+            pace = jnp.log(last.error / error)
+            return jnp.log(error) > (self.max_iterations - last.iterations) * pace
+
+        return _iterate(target, change, u, tolerance, self.max_iterations, too_slow)
+
+
+class Broyden(AbstractSolver):
+    """Quasi-Newton that learns from its own steps how J differs from Jₒ (Broyden 1965).
+
+    Each iteration costs one residual and no derivative, as `QuasiNewton`'s, and a product with each
+    earlier step, of which alone the learnt inverse consists (Kelley 1995, section 7.3). It
+    converges faster than linearly, and where steps are so long that quasi-Newton does not. All
+    steps are kept while it runs, so that under `vmap` it is dearer than the plain one.
+    """
+
+    max_iterations: int = eqx.field(static=True, default=25)
+
+    def solve(self, target, older, u, tolerance, weights=1.0):  # noqa: D102
+        bounds = tolerance.at(target, u)
+
+        def plain_step(u):
+            c = target.residual(u)
+            return c, -weights * older.pseudo_inverse(c)
+
+        def unfinished(last: _Learnt):
+            goes_on = (last.error > 1) & (last.iterations < self.max_iterations)
+            return goes_on & (last.error < _HOPELESS / tolerance.residual)
+
+        def body(last: _Learnt):
+            n = last.iterations
+            moved = last.u + last.steps[n]
+            c, z = plain_step(moved)
+
+            def learn(j, z):
+                s = last.steps[j]
+                return z + last.steps[j + 1] * ((s @ z) / last.squares[j])
+
+            z = jax.lax.fori_loop(0, n, learn, z)
+            step = z / (1 - (last.steps[n] @ z) / last.squares[n])
+            return _Learnt(
+                moved,
+                last.steps.at[n + 1].set(step),
+                last.squares.at[n + 1].set(step @ step),
+                bounds.error(c, step),
+                n + 1,
+            )
+
+        c, step = plain_step(u)
+        steps = jnp.zeros((self.max_iterations + 1, u.size), u.dtype).at[0].set(step)
+        squares = jnp.zeros(self.max_iterations + 1, u.dtype).at[0].set(step @ step)
+        start = _Learnt(u, steps, squares, bounds.error(c, step), jnp.zeros((), int))
+        end = jax.lax.while_loop(unfinished, body, start)
+        return _ended(start, end, end.u + end.steps[end.iterations])
+
+
+class _Learnt(NamedTuple):
+    """A point, the step that comes next after all those made, and how much too large it is."""
+
+    u: Float[Array, " M"]
+    steps: Float[Array, "most M"]
+    squares: Float[Array, " most"]
+    error: Float[Array, ""]
+    iterations: Int[Array, ""]
+
+
+class Newton(AbstractSolver):
+    """Newton: λ ← λ + (JJₒᵀ)⁻¹ c. Converges quadratically, relinearising in each iteration."""
+
+    max_iterations: int = eqx.field(static=True, default=20)
+
+    def solve(self, target, older, u, tolerance, weights=1.0):  # noqa: D102
+        def change(u, c):
+            return weights * _newton_change(target, older, u, c)
+
+        return _iterate(target, change, u, tolerance, self.max_iterations)
+
+
+class NewtonLineSearch(AbstractSolver):
+    """Newton with steps halved until the residual falls: slower, and converges from further."""
+
+    max_iterations: int = eqx.field(static=True, default=50)
+    max_halvings: int = eqx.field(static=True, default=10)
+
+    def solve(self, target, older, u, tolerance, weights=1.0):  # noqa: D102
+        def change(u, c):
+            full = weights * _newton_change(target, older, u, c)
+            size = _largest(c)
+
+            def too_long(carry):
+                step, halvings = carry
+                worse = ~(_largest(target.residual(u - step)) < size)
+                return worse & (halvings < self.max_halvings)
+
+            def halve(carry):
+                step, halvings = carry
+                return 0.5 * step, halvings + 1
+
+            # At convergence rounding decides whether the residual falls: take the step as it is.
+            halvings = jnp.where(size < tolerance.residual * target.scale, self.max_halvings, 0)
+            return jax.lax.while_loop(too_long, halve, (full, halvings))[0]
+
+        return _iterate(target, change, u, tolerance, self.max_iterations)
+
+
+class Hybrid(AbstractSolver):
+    """A trust-region method on λ (Powell's dog leg) polished by Newton: the robust last resort.
+
+    It plays the part of MINPACK's hybrid solver in the paper.
+    """
+
+    max_iterations: int = eqx.field(static=True, default=100)
+
+    def solve(self, target, older, u, tolerance, weights=1.0):  # noqa: D102
+        def residual(lam, _):
+            return target.residual(u - weights * older.apply_transpose(lam)) / target.scale
+
+        found = optx.root_find(
+            residual,
+            optx.Dogleg(rtol=1e-4, atol=1e-4),
+            jnp.zeros(target.num_constraints, u.dtype),
+            max_steps=self.max_iterations,
+            throw=False,
+        )
+        near = u - weights * older.apply_transpose(found.value)
+        polished = Newton().solve(target, older, near, tolerance, weights)
+        return polished._replace(iterations=polished.iterations + found.stats["num_steps"])
+
+
+def _newton_change(target, older, u, c):
+    return older.apply_transpose(linearise(target, u).solve_newton(older, c))
+
+
+# Called in several places: as a program of its own it is traced once.
+@eqx.filter_jit
+def linearise(target: AbstractTarget, u: Float[Array, " M"]) -> AbstractLinearisation:
+    """The target linearised at u."""
+    return target.linearise(u)
+
+
+class _Iterate(NamedTuple):
+    """A point, the change that would come next, and how much too large it and the residual are."""
+
+    u: Float[Array, " M"]
+    step: Float[Array, " M"]
+    error: Float[Array, ""]
+    iterations: Int[Array, ""]
+    is_hopeless: Bool[Array, ""]
+
+
+def _iterate(
+    target: AbstractTarget,
+    change: Callable,
+    u: Float[Array, " M"],
+    tolerance: Tolerance,
+    max_iterations: int,
+    too_slow: Callable | None = None,
+) -> Projection:
+    """Subtract `change(u, c)` until it and c are small, or no longer can become so.
+
+    A change that is small enough is still made, but what it leads to is not looked at again.
+    """
+    bounds = tolerance.at(target, u)
+
+    def at(u, iterations) -> _Iterate:
+        c = target.residual(u)
+        step = change(u, c)
+        error = bounds.error(c, step)
+        # Written so that NaN is hopeless too.
+        return _Iterate(u, step, error, iterations, ~(error < _HOPELESS / tolerance.residual))
+
+    def unfinished(last: _Iterate):
+        return (last.error > 1) & ~last.is_hopeless & (last.iterations < max_iterations)
+
+    def body(last: _Iterate):
+        now = at(last.u - last.step, last.iterations + 1)
+        if too_slow is None:
+            return now
+        gives_up = (last.iterations >= _FIRST_JUDGED) & too_slow(last, now.error)
+        return now._replace(is_hopeless=now.is_hopeless | gives_up)
+
+    start = at(u, jnp.zeros((), int))
+    end = jax.lax.while_loop(unfinished, body, start)
+    return _ended(start, end, end.u - end.step)
+
+
+def _ended(start: "_Iterate | _Learnt", end: "_Iterate | _Learnt", converged_to) -> Projection:
+    """The last step is made if it is small; a way that led nowhere better is forgotten."""
+    best = jnp.where(end.error < start.error, end.u, start.u)
+    converged = end.error <= 1
+    return Projection(jnp.where(converged, converged_to, best), converged, end.iterations)
+
+
+def _largest(x):
+    return jnp.max(jnp.abs(x))
