@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 _RHAT = 1.01
 _ESS_PER_CHAIN = 100
 _CHAINS_LOOKED_AT = 128
+_ELEMENTS_LOOKED_AT = 32
 _FAILURES = 0.01
 _BFMI = 0.3
 
@@ -120,7 +121,8 @@ def _distance(distance) -> Finding:
 def _mixing(draws) -> list[Finding]:
     """R-hat and ESS, the worst element over all variables.
 
-    Of very many chains some are looked at, else this would take longer than the run.
+    Of very many chains some are looked at, of very many elements those that seem the worst, else
+    this would take longer than the run.
     """
     from arviz_stats.base.array import array_stats
 
@@ -134,6 +136,7 @@ def _mixing(draws) -> list[Finding]:
         x = x[..., np.all(np.isfinite(x), axis=(0, 1)) & _varies(x)]
         if x.shape[-1] == 0 or x.shape[1] < 4:
             continue
+        x = x[..., _slowest(x)]
         rhat = np.max(array_stats.rhat(x, chain_axis=0, draw_axis=1))
         ess = np.min(array_stats.ess(x, chain_axis=0, draw_axis=1)) * num_chains / len(looked_at)
         worst_rhat = max(worst_rhat, (str(name), float(rhat)), key=lambda pair: pair[1])
@@ -160,6 +163,17 @@ def _mixing(draws) -> list[Finding]:
             ),
         )
     return findings
+
+
+def _slowest(x):
+    """The elements whose means over stretches of a chain vary most: a few if there are many."""
+    num_chains, num_draws, num_elements = x.shape
+    if num_elements <= _ELEMENTS_LOOKED_AT:
+        return slice(None)
+    length = max(1, round(num_draws**0.5))
+    stretches = x[:, : num_draws // length * length].reshape(num_chains, -1, length, num_elements)
+    spread = np.var(np.mean(stretches, axis=2), axis=(0, 1)) / np.var(x, axis=(0, 1))
+    return np.argsort(spread)[-_ELEMENTS_LOOKED_AT:]
 
 
 def _varies(x):

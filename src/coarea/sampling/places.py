@@ -1,5 +1,6 @@
 """Where chains run: small groups on the CPU's cores, or all of a device's chains at once."""
 
+import functools
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -36,10 +37,21 @@ class Place(NamedTuple):
         with self.active():
             return jax.vmap(lambda i: chain_keys(jax.random.key(seed), i))(jnp.array(self.chains))
 
+    def first(self, blocks: T, count: int) -> T:
+        """The first transitions of arrays made there: no others travel from an accelerator."""
+        if self.device.platform == "cpu":
+            return jax.tree.map(lambda x: np.asarray(x)[:, :count], blocks)
+        return _first(blocks, count)
+
     def put(self, rows: T) -> T:
         """Of arrays with a row for each chain, its own rows, put there."""
         mine = np.array(self.chains) % self.num_chains
         return jax.tree.map(lambda x: jax.device_put(np.asarray(x)[mine], self.device), rows)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _first(blocks, count):
+    return jax.tree.map(lambda x: x[:, :count], blocks)
 
 
 def places_for(num_chains: int, together: int, devices: Devices) -> list[Place]:

@@ -31,30 +31,12 @@ def import_results() -> None:
     importlib.import_module("arviz_stats.base.array")
 
 
-def gather(groups: Sequence[Sequence[Block]], chains: int) -> Block:
-    """All blocks of all groups as one, axes (chain, draw, …), cut to the shortest chain."""
-    shortest = min(sum(block.stats.acceptance_rate.shape[1] for block in x) for x in groups)
-
-    def filled(*parts):
-        """Of each array one copy: with thousands of chains copying is what takes time."""
-        first = parts[0]
-        rows = sum(len(blocks[0]) for blocks in groups_of(parts))
-        whole = np.empty((rows, shortest, *first.shape[2:]), first.dtype)
-        row = 0
-        for blocks in groups_of(parts):
-            column, rows = 0, len(blocks[0])
-            for block in blocks:
-                part = block[:, : shortest - column]
-                whole[row : row + rows, column : column + part.shape[1]] = part
-                column += part.shape[1]
-            row += rows
-        return whole[:chains]
-
-    def groups_of(parts):
-        ends = np.cumsum([len(blocks) for blocks in groups])
-        return [parts[end - len(blocks) : end] for end, blocks in zip(ends, groups, strict=True)]
-
-    return jax.tree.map(filled, *(block for blocks in groups for block in blocks))
+def gather(groups: Sequence[Block], chains: int) -> Block:
+    """All groups' draws as one, axes (chain, draw, …), cut to the shortest chain."""
+    shortest = min(block.stats.acceptance_rate.shape[1] for block in groups)
+    cut = [jax.tree.map(lambda x: x[:chains, :shortest], block) for block in groups]
+    # With thousands of chains copying is what takes time: those of one group are left as they are.
+    return cut[0] if len(cut) == 1 else joined(cut, chains)
 
 
 def joined(parts: Sequence[T], chains: int) -> T:

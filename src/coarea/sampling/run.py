@@ -30,14 +30,22 @@ class Group:
         self.place = place
         self._begin = begin
         self.chains: Any = None
-        self.blocks: list[Block] = []
         self._warmup, self._total = warmup, warmup + draws
         self._done, self._count = 0, 1
+        self._kept: Block | None = None
+        # Copying takes as long as an accelerator takes for the next block: it is done beside it.
+        self._copier = ThreadPoolExecutor(1)
+        self._last_copy: Future | None = None
 
     @property
     def finished(self) -> bool:
         """Whether all transitions are done."""
         return self._done == self._total
+
+    @property
+    def num_draws(self) -> int:
+        """How many draws of each chain there are."""
+        return max(0, self._done - self._warmup)
 
     def advance(self, program: AbstractProgram) -> Report:
         """Run one block; its length follows the pace of the last one."""
@@ -50,20 +58,46 @@ class Group:
             advance(program, self.chains, jnp.asarray(self._done), jnp.asarray(count))
         )
         pace = (time.perf_counter() - began) / count
-        self._count = int(np.clip(_SECONDS_PER_BLOCK / pace, 1, program.longest_block))
-        self._done += count
+        self._count = _power_of_two(_SECONDS_PER_BLOCK / pace, program.longest_block)
         self.chains = chains
         if not is_warmup:
-            self.blocks.append(jax.tree.map(lambda x: _first(np.asarray(x), count), block))
-        rates, failed = (
-            np.asarray(x)[:, :count] for x in (block.stats.acceptance_rate, block.stats.diverging)
-        )
+            valid = self.place.first(block, count)
+            self._wait_for_copy()
+            self._last_copy = self._copier.submit(self._copy, valid, self.num_draws)
+        self._done += count
+        stats = block.stats
+        rates, failed = self.place.first((stats.acceptance_rate, stats.diverging), count)
         return Report(is_warmup, rates.size, float(np.sum(rates)), int(np.sum(failed)))
 
+    def draws(self) -> Block:
+        """All draws made so far, axes (chain, draw, …)."""
+        self._wait_for_copy()
+        return jax.tree.map(lambda x: x[:, : self.num_draws], self._kept)
 
-def _first(x: np.ndarray, count: int) -> np.ndarray:
-    """The first transitions of a block. Of a short one a copy: a view would keep the whole."""
-    return x if count == x.shape[1] else x[:, :count].copy()
+    def _wait_for_copy(self) -> None:
+        if self._last_copy is not None:
+            self._last_copy.result()
+
+    def _copy(self, block: Block, at: int) -> None:
+        """Put a block where its draws, after so many earlier ones, belong."""
+        if self._kept is None:
+            num_draws = self._total - self._warmup
+            self._kept = jax.tree.map(
+                lambda x: np.empty((x.shape[0], num_draws, *x.shape[2:]), x.dtype), block
+            )
+
+        def put(whole, part):
+            whole[:, at : at + part.shape[1]] = np.asarray(part)
+
+        jax.tree.map(put, self._kept, block)
+
+
+def _power_of_two(count: float, most: int) -> int:
+    """The largest that is neither more than `count` nor more than the most, but 1 at least.
+
+    Few different lengths: to cut a block to one of them is a small program.
+    """
+    return 2 ** int(np.log2(np.clip(count, 1, most)))
 
 
 def num_cores() -> int:
@@ -83,10 +117,10 @@ def draw(
 ) -> tuple[Block, list[Group]]:
     """All draws of all groups, and the groups that brought some: all, unless Ctrl-C was pressed."""
     complete = _run(program, groups, precision, report)
-    drawn = [group for group in groups if group.blocks]
+    drawn = [group for group in groups if group.num_draws]
     if not drawn:
         raise KeyboardInterrupt("interrupted during warm-up: no draw had been made yet.")
-    block = gather([group.blocks for group in drawn], chains)
+    block = gather([group.draws() for group in drawn], chains)
     if not complete:
         num_chains, num_draws = block.stats.acceptance_rate.shape
         warnings.warn(
