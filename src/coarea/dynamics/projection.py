@@ -32,12 +32,14 @@ def project_onto(
     tolerance: Tolerance,
     weights: Weights = 1.0,
     idle: Bool[Array, ""] | bool = False,
+    goal: Float[Array, " M"] | None = None,
 ) -> Projection:
     """Try the solvers in turn until one converges, each from where the one before left off.
 
+    With a `goal`, a point of the manifold, it is enough to see that they lead there.
     One that is `idle`, having failed before, is not tried again, and has not converged.
     """
-    tolerance = replace(tolerance, size=position_size(target, u))
+    tolerance = replace(tolerance, size=position_size(target, u), goal=goal)
     projection = solvers[0].solve(target, older, u, tolerance, weights)
     projection = projection._replace(converged=projection.converged | idle)
     for solver in solvers[1:]:

@@ -62,9 +62,9 @@ class PhaseState(NamedTuple):
 class Rattle(eqx.Module):
     """The integrator: half a kick, projected sub-steps of a flow, half a kick.
 
-    `tolerance` bounds the residual relative to the size of the data; the last change of position
-    and the reverse check follow it at 10 and 20 times its size, both relative to the position. It
-    defaults to 1e-9 (float64) or 1e-4 (float32). `solvers` are tried in turn: the
+    `tolerance` bounds the residual relative to the size of the data, and ten times it the last
+    change of position relative to the position. It defaults to 1e-9 (float64) or 1e-4 (float32).
+    The reverse check is over when the way back leads to within 1e-5 of where it must. `solvers` are tried in turn: the
     cheapest, which gives up as soon as it will not arrive in a few iterations, first.
     `flow` defaults to the rotation of the inputs that are standard normal; others move straight on.
     On a manifold with geodesics in closed form it defaults to them, and nothing is solved (Geodesic
@@ -162,7 +162,7 @@ class Rattle(eqx.Module):
         end = self._arrive(target, flow, at, moved, linearisation, gradient, tau)
         return _kick(end, h)
 
-    def _move(self, target, flow, state: PhaseState, tau):
+    def _move(self, target, flow, state: PhaseState, tau, goal=None):
         """Flow from the state's position and project. The momentum is still that of the start."""
         assert isinstance(state.linearisation, AbstractLinearisation)
         ahead = flow.position(state.position, state.bend, state.momentum, tau)
@@ -174,6 +174,7 @@ class Rattle(eqx.Module):
             self.tolerance_for(ahead.dtype),
             flow.weights(tau),
             idle=state.failed,
+            goal=goal,
         )
         return state._replace(
             position=jnp.where(projection.converged, projection.u, state.position),
@@ -202,9 +203,9 @@ class Rattle(eqx.Module):
         moved = moved._replace(convergence_error=moved.convergence_error | broken)
         if not self.reverse_check:
             return moved
-        back = self._move(target, flow, moved, -tau)
+        back = self._move(target, flow, moved, -tau, goal=left.position)
         distance = jnp.max(jnp.abs(back.position - left.position))
-        allowed = 20 * self.tolerance_for(p.dtype).residual * position_size(target, left.position)
+        allowed = self.tolerance_for(p.dtype).near * position_size(target, left.position)
         returned = ~back.convergence_error & (distance <= allowed)
         return moved._replace(
             non_reversible_step=~moved.convergence_error & ~returned | moved.non_reversible_step,

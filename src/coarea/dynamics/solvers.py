@@ -22,6 +22,7 @@ from coarea.manifolds.target import AbstractLinearisation
 _HOPELESS = 1e10
 # The pace of convergence is judged from this iteration on: before, the residual may well grow.
 _FIRST_JUDGED = 2
+_NEAR = 1e-5
 
 
 Weights: TypeAlias = Float[Array, " M"] | float
@@ -31,12 +32,23 @@ class Tolerance(eqx.Module):
     """When a projection has converged: the residual and the last change of position.
 
     Both are relative, to the size of the constrained quantities and to that of the position, or to
-    a `size` given once for all.
+    a `size` given once for all. With a `goal`, a solution that is known, it is also enough to see
+    that this is where the solver goes: how close is a tolerance of its own.
     """
 
     residual: float
     position: float
     size: Float[Array, ""] | None = None
+    goal: Float[Array, " M"] | None = None
+
+    @property
+    def near(self) -> float:
+        """How close to the goal, relative to the size of a position, no other solution is.
+
+        Two that meet do so where J Jₒᵀ is singular, and their distance grows as a root: of steps
+        that end near such a place one in the square of this number's inverse has them so close.
+        """
+        return max(20 * self.residual, _NEAR)
 
     @classmethod
     def following(cls, residual: float) -> "Tolerance":
@@ -57,7 +69,8 @@ class Tolerance(eqx.Module):
     def at(self, target: AbstractTarget, u: Float[Array, " M"]) -> "Bounds":
         """In absolute terms, for positions of the size of u."""
         size = position_size(target, u) if self.size is None else self.size
-        return Bounds(self.residual * target.scale, self.position * size)
+        bounds = Bounds(self.residual * target.scale, self.position * size)
+        return bounds if self.goal is None else bounds._replace(goal=self.goal, near=self.near * size)
 
 
 class Bounds(NamedTuple):
@@ -65,10 +78,17 @@ class Bounds(NamedTuple):
 
     residual: Float[Array, ""]
     moved: Float[Array, ""]
+    goal: Float[Array, " M"] | None = None
+    near: Float[Array, ""] | float = 0.0
 
-    def error(self, c: Float[Array, " N"], step: Float[Array, " M"]) -> Float[Array, ""]:
-        """How many times too large the worst of a residual and a change is."""
-        return jnp.maximum(_largest(c) / self.residual, _largest(step) / self.moved)
+    def error(
+        self, c: Float[Array, " N"], step: Float[Array, " M"], ahead: Float[Array, " M"]
+    ) -> Float[Array, ""]:
+        """How many times too large the worst of a residual and a change that leads `ahead` is."""
+        error = jnp.maximum(_largest(c) / self.residual, _largest(step) / self.moved)
+        if self.goal is None:
+            return error
+        return jnp.minimum(error, _largest(ahead - self.goal) / self.near)
 
 
 def position_size(target: AbstractTarget, u: Float[Array, " M"]) -> Float[Array, ""]:
@@ -159,14 +179,14 @@ class Broyden(AbstractSolver):
                 moved,
                 last.steps.at[n + 1].set(step),
                 last.squares.at[n + 1].set(step @ step),
-                bounds.error(c, step),
+                bounds.error(c, step, moved + step),
                 n + 1,
             )
 
         c, step = plain_step(u)
         steps = jnp.zeros((self.max_iterations + 1, u.size), u.dtype).at[0].set(step)
         squares = jnp.zeros(self.max_iterations + 1, u.dtype).at[0].set(step @ step)
-        start = _Learnt(u, steps, squares, bounds.error(c, step), jnp.zeros((), int))
+        start = _Learnt(u, steps, squares, bounds.error(c, step, u + step), jnp.zeros((), int))
         end = jax.lax.while_loop(unfinished, body, start)
         return _ended(start, end, end.u + end.steps[end.iterations])
 
@@ -282,7 +302,7 @@ def _iterate(
     def at(u, iterations) -> _Iterate:
         c = target.residual(u)
         step = change(u, c)
-        error = bounds.error(c, step)
+        error = bounds.error(c, step, u - step)
         # Written so that NaN is hopeless too.
         return _Iterate(u, step, error, iterations, ~(error < _HOPELESS / tolerance.residual))
 

@@ -89,6 +89,8 @@ class CHMC(AbstractKernel):
                 target, state, tuning.step_size, self.geodesic_steps_for(target)
             )
 
+        if self.num_steps is not None and self._range == (1, 1):
+            return advance(start), jnp.ones((), int), tuning.turning_time
         if self.num_steps is not None:
 
             def unfinished(carry):

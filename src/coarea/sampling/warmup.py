@@ -21,6 +21,8 @@ from coarea.kernels.kernel import TransitionInfo, Tuning
 _FIRST_STEP = 0.1
 # The first trajectories of a kernel that learns their length: this many steps to the turn.
 _FIRST_STEPS = 10
+# In each window so many are followed until they turn, beyond where they would end.
+_TURNS_SEEN = 32
 # Failed trajectories are rejected, so that they bias nothing, but near places where many fail the
 # chain is slow, which acceptance alone does not show.
 _WANTED_FAILURES = 0.005
@@ -139,12 +141,12 @@ class Warmup(eqx.Module):
 
     def tuning(self, state: Adaptation, transition: Int[Array, ""]) -> Tuning:
         """What to use for a transition: the current trial, or after warm-up what was learnt."""
-        is_learning = transition < self.length
+        is_warmup = transition < self.length
         trial = jnp.minimum(state.by_acceptance.log_step_size, state.by_failures.log_step_size)
         trial = jnp.where(state.search.is_over, jnp.exp(trial), state.search.step_size)
         trial = jnp.minimum(trial, self.longest_step)
-        step_size = jnp.where(is_learning, trial, self.learnt(state).step_size)
-        return Tuning(step_size, state.turning_time, is_learning)
+        step_size = jnp.where(is_warmup, trial, self.learnt(state).step_size)
+        return Tuning(step_size, state.turning_time, is_warmup & (state.age < _TURNS_SEEN))
 
     def starts_window(self, transition: Int[Array, ""]) -> Bool[Array, ""]:
         """Whether learning begins afresh after this transition."""
