@@ -54,19 +54,20 @@ class CHMC(AbstractKernel):
         return self.integrator.flow_for(target).quarter_turn / mean
 
     def step(self, target, key, state, tuning):  # noqa: D102
-        momentum_key, length_key, accept_key = jax.random.split(key, 3)
+        momentum_key, key = jax.random.split(key)
         start = self.integrator.refresh(momentum_key, state)
+        length, level = jax.random.uniform(key, (2,), state.position.dtype)
         if self.num_steps is None:
             until_turn = jnp.round(tuning.turning_time / tuning.step_size)
             fewest, most = 1, jnp.clip(until_turn, 2, _MOST_STEPS).astype(int) - 1
         else:
             fewest, most = self._range
-        num_steps = jax.random.randint(length_key, (), fewest, most + 1)
+        num_steps = jnp.minimum(fewest + (length * (most + 1 - fewest)).astype(int), most)
         end, count, turning_time = self._trajectory(target, start, num_steps, tuning)
         error = end.energy - start.energy
         error = jnp.where(end.failed | jnp.isnan(error), jnp.inf, error)
         probability = jnp.exp(jnp.minimum(0.0, -error))
-        accepted = jax.random.uniform(accept_key, dtype=error.dtype) < probability
+        accepted = level < probability
         chosen = jax.tree.map(lambda a, b: jnp.where(accepted, a, b), end, start)
         return chosen, TransitionInfo(
             acceptance_rate=probability,
@@ -103,25 +104,28 @@ class CHMC(AbstractKernel):
             return end, count, tuning.turning_time
 
         def unfinished_or_learning(carry):
-            count, turn, state, _ = carry
-            onwards = tuning.is_learning & (turn == 0) & (count < _MOST_STEPS)
-            return ((count < num_steps) | onwards) & ~state.failed
+            count, turned, state = carry
+            # While learning it is followed until it turns, and the draw made there: a length that
+            # depends on the way is no exact kernel's, but these draws are not kept.
+            goes_on = jnp.where(
+                tuning.is_learning, ~turned & (count < _MOST_STEPS), count < num_steps
+            )
+            return goes_on & ~state.failed
 
         def follow(carry):
-            # Beyond `num_steps` the trajectory is followed only to see it turn.
-            count, turn, state, end = carry
+            count, _, state = carry
             state = advance(state)
-            end = jax.tree.map(lambda a, b: jnp.where(count < num_steps, a, b), state, end)
             turned = (state.position - start.position) @ state.momentum < 0
-            return count + 1, jnp.where((turn == 0) & turned, count + 1, turn), state, end
+            return count + 1, turned, state
 
-        count, turn, _, end = jax.lax.while_loop(
-            unfinished_or_learning, follow, (jnp.asarray(0), jnp.asarray(0), start, start)
+        count, _, end = jax.lax.while_loop(
+            unfinished_or_learning, follow, (jnp.asarray(0), jnp.asarray(False), start)
         )
         # One that fails before it turns tells nothing.
-        turned = tuning.is_learning & ((turn > 0) | (count == _MOST_STEPS))
-        seen = jnp.where(turn > 0, turn, count) * tuning.step_size
-        return end, count, jnp.where(turned, seen, tuning.turning_time)
+        learns = tuning.is_learning & ~end.failed
+        # It turned during the last step.
+        seen = (count - 0.5) * tuning.step_size
+        return end, count, jnp.where(learns, seen, tuning.turning_time)
 
 
 def chmc(
