@@ -8,3 +8,4 @@ from coarea.dynamics.solvers import Hybrid as Hybrid
 from coarea.dynamics.solvers import Newton as Newton
 from coarea.dynamics.solvers import NewtonLineSearch as NewtonLineSearch
 from coarea.dynamics.solvers import QuasiNewton as QuasiNewton
+from coarea.dynamics.solvers import Secant as Secant

@@ -14,7 +14,7 @@ from coarea.dynamics.solvers import (
     AbstractSolver,
     Broyden,
     NewtonLineSearch,
-    QuasiNewton,
+    Secant,
     Tolerance,
     linearise,
     position_size,
@@ -64,15 +64,16 @@ class Rattle(eqx.Module):
 
     `tolerance` bounds the residual relative to the size of the data, and ten times it the last
     change of position relative to the position. It defaults to 1e-9 (float64) or 1e-4 (float32).
-    The reverse check is over when the way back leads to within 1e-5 of where it must. `solvers` are tried in turn: the
-    cheapest, which gives up as soon as it will not arrive in a few iterations, first.
+    The reverse check is over when the way back leads to within 1e-5 of where it must. `solvers` are
+    tried in turn: the cheapest, which gives up as soon as it will not arrive in a few iterations,
+    first.
     `flow` defaults to the rotation of the inputs that are standard normal; others move straight on.
     On a manifold with geodesics in closed form it defaults to them, and nothing is solved (Geodesic
     Monte Carlo, Byrne & Girolami 2013); `flow=Straight()` projects there too.
     Without `reverse_check` the stationary distribution is not the target: for experiments only.
     """
 
-    solvers: tuple[AbstractSolver, ...] = (QuasiNewton(8), Broyden(), NewtonLineSearch())
+    solvers: tuple[AbstractSolver, ...] = (Secant(8), Broyden(), NewtonLineSearch())
     flow: AbstractFlow | None = None
     tolerance: float | None = None
     reverse_check: bool = eqx.field(static=True, default=True)

@@ -70,7 +70,9 @@ class Tolerance(eqx.Module):
         """In absolute terms, for positions of the size of u."""
         size = position_size(target, u) if self.size is None else self.size
         bounds = Bounds(self.residual * target.scale, self.position * size)
-        return bounds if self.goal is None else bounds._replace(goal=self.goal, near=self.near * size)
+        if self.goal is None:
+            return bounds
+        return bounds._replace(goal=self.goal, near=self.near * size)
 
 
 class Bounds(NamedTuple):
@@ -132,14 +134,31 @@ class QuasiNewton(AbstractSolver):
     max_iterations: int = eqx.field(static=True, default=50)
 
     def solve(self, target, older, u, tolerance, weights=1.0):  # noqa: D102
-        def change(u, c):
-            return weights * older.pseudo_inverse(c)
+        def change(u, c, last):
+            del u
+            return self._corrected(weights * older.pseudo_inverse(c), last)
 
         def too_slow(last: _Iterate, error):
             pace = jnp.log(last.error / error)
             return jnp.log(error) > (self.max_iterations - last.iterations) * pace
 
         return _iterate(target, change, u, tolerance, self.max_iterations, too_slow)
+
+    def _corrected(self, change, last):
+        """The change to make after the last one (None: there was none)."""
+        del last
+        return change
+
+
+class Secant(QuasiNewton):
+    """Quasi-Newton whose every change is corrected by what became of the one before.
+
+    It is Broyden's method with a memory of one step: two inner products more than `QuasiNewton` an
+    iteration, of which it needs fewer, and on the same data far less often very many.
+    """
+
+    def _corrected(self, change, last):
+        return change if last is None else change / (1 - (last @ change) / (last @ last))
 
 
 class Broyden(AbstractSolver):
@@ -207,7 +226,8 @@ class Newton(AbstractSolver):
     max_iterations: int = eqx.field(static=True, default=20)
 
     def solve(self, target, older, u, tolerance, weights=1.0):  # noqa: D102
-        def change(u, c):
+        def change(u, c, last):
+            del last
             return weights * _newton_change(target, older, u, c)
 
         return _iterate(target, change, u, tolerance, self.max_iterations)
@@ -220,7 +240,8 @@ class NewtonLineSearch(AbstractSolver):
     max_halvings: int = eqx.field(static=True, default=10)
 
     def solve(self, target, older, u, tolerance, weights=1.0):  # noqa: D102
-        def change(u, c):
+        def change(u, c, last):
+            del last
             full = weights * _newton_change(target, older, u, c)
             size = _largest(c)
 
@@ -293,15 +314,15 @@ def _iterate(
     max_iterations: int,
     too_slow: Callable | None = None,
 ) -> Projection:
-    """Subtract `change(u, c)` until it and c are small, or no longer can become so.
+    """Subtract `change(u, c, last)` until it and c are small, or no longer can become so.
 
     A change that is small enough is still made, but what it leads to is not looked at again.
     """
     bounds = tolerance.at(target, u)
 
-    def at(u, iterations) -> _Iterate:
+    def at(u, iterations, last=None) -> _Iterate:
         c = target.residual(u)
-        step = change(u, c)
+        step = change(u, c, last)
         error = bounds.error(c, step, u - step)
         # Written so that NaN is hopeless too.
         return _Iterate(u, step, error, iterations, ~(error < _HOPELESS / tolerance.residual))
@@ -310,7 +331,7 @@ def _iterate(
         return (last.error > 1) & ~last.is_hopeless & (last.iterations < max_iterations)
 
     def body(last: _Iterate):
-        now = at(last.u - last.step, last.iterations + 1)
+        now = at(last.u - last.step, last.iterations + 1, last.step)
         if too_slow is None:
             return now
         gives_up = (last.iterations >= _FIRST_JUDGED) & too_slow(last, now.error)
