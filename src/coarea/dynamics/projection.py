@@ -4,7 +4,6 @@ The first starts from λ = 0, each later one from where the one before left off:
 deterministic function of (Jₒ, ũ), which the reverse check relies on.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import equinox as eqx
@@ -13,13 +12,25 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Bool, Float
 
-from coarea.dynamics.solvers import AbstractSolver, Projection, Tolerance, Weights, position_size
+from coarea.dynamics.solvers import (
+    AbstractSolver,
+    Projection,
+    QuasiNewton,
+    Tolerance,
+    Weights,
+    position_size,
+)
 from coarea.manifolds import AbstractTarget
 from coarea.manifolds.target import AbstractLinearisation
 
 # Where the first solver has failed this part of all chains goes on together, or so many.
 _SHARE = 16
 _FEW = 8
+# Of so many chains or more, which run in step, the first solver makes a few iterations with all,
+# and its others with those that need them, of which there are more.
+_MANY = 256
+_ITERATIONS_OF_ALL = 4
+_LARGE_SHARE = 4
 
 
 # A step projects forward and back: as a program of its own this is traced once.
@@ -40,21 +51,45 @@ def project_onto(
     One that is `idle`, having failed before, is not tried again, and has not converged.
     """
     tolerance = replace(tolerance, size=position_size(target, u), goal=goal)
-    projection = solvers[0].solve(target, older, u, tolerance, weights)
+    problem = target, older, tolerance, weights
+    projection = _by_all(solvers[0], problem, u)
     projection = projection._replace(converged=projection.converged | idle)
     for solver in solvers[1:]:
-
-        def solve(problem, earlier, solver=solver) -> Projection:
-            target, older, tolerance, weights = problem
-            later = solver.solve(target, older, earlier.u, tolerance, weights)
-            return later._replace(iterations=earlier.iterations + later.iterations)
-
-        projection = _where_needed(solve, (target, older, tolerance, weights), projection)
+        projection = _where_needed(solver, problem, projection)
     return projection._replace(converged=projection.converged & ~jnp.asarray(idle))
 
 
-def _where_needed(solve: Callable, problem, earlier: Projection) -> Projection:
-    """`solve(problem, earlier)` where the earlier solver did not converge.
+def _by_all(solver: AbstractSolver, problem, u: Float[Array, " M"]) -> Projection:
+    """The first solver's answer. Thousands of chains do not wait for the last few of them."""
+    arrays, rest = eqx.partition(problem, eqx.is_array)
+
+    def solved(solver: AbstractSolver, arrays, u) -> Projection:
+        target, older, tolerance, weights = eqx.combine(arrays, rest)
+        return solver.solve(target, older, u, tolerance, weights)
+
+    @custom_vmap
+    def solve(arrays, u):
+        return solved(solver, arrays, u)
+
+    @solve.def_vmap
+    def _(num_chains, is_batched, arrays, u):
+        def one(arrays, u):
+            if num_chains < _MANY or not isinstance(solver, QuasiNewton):
+                return solved(solver, arrays, u)
+            begun = solved(replace(solver, max_iterations=_ITERATIONS_OF_ALL), arrays, u)
+            return _where_needed(solver, eqx.combine(arrays, rest), begun, _LARGE_SHARE)
+
+        axes = jax.tree.map(lambda yes: 0 if yes else None, is_batched)
+        found = jax.vmap(one, in_axes=axes, axis_size=num_chains)(arrays, u)
+        return found, jax.tree.map(lambda _: True, found)
+
+    return solve(arrays, u)
+
+
+def _where_needed(
+    solver: AbstractSolver, problem, earlier: Projection, share: int = _SHARE
+) -> Projection:
+    """The solver's answer where the earlier one did not converge, from where that left off.
 
     Under `vmap` only by the chains that need it, a few at a time: of thousands there are always
     some, and otherwise all would wait for what these do. None costs nothing.
@@ -62,7 +97,9 @@ def _where_needed(solve: Callable, problem, earlier: Projection) -> Projection:
     arrays, rest = eqx.partition(problem, eqx.is_array)
 
     def solved(arrays, earlier) -> Projection:
-        return solve(eqx.combine(arrays, rest), earlier)
+        target, older, tolerance, weights = eqx.combine(arrays, rest)
+        later = solver.solve(target, older, earlier.u, tolerance, weights)
+        return later._replace(iterations=earlier.iterations + later.iterations)
 
     @custom_vmap
     def needed(arrays, earlier):
@@ -74,7 +111,7 @@ def _where_needed(solve: Callable, problem, earlier: Projection) -> Projection:
     @needed.def_vmap
     def _(num_chains, is_batched, arrays, earlier):
         axes = jax.tree.map(lambda yes: 0 if yes else None, is_batched[0])
-        few = min(num_chains, max(_FEW, num_chains // _SHARE))
+        few = min(num_chains, max(_FEW, num_chains // share))
         earlier = jax.tree.map(
             lambda x, yes: x if yes else jnp.broadcast_to(x, (num_chains, *x.shape)),
             earlier,

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -127,6 +128,7 @@ def _flat(size):
     return jax.ShapeDtypeStruct((size,), jnp.float64)
 
 
+@eqx.filter_jit
 def _prior_draws(model, num=16):
     return jax.vmap(model.draw)(jax.random.split(jax.random.key(0), num))
 

@@ -35,7 +35,7 @@ class Place(NamedTuple):
     def keys(self, seed: int) -> ChainKeys:
         """The random streams of its chains."""
         with self.active():
-            return jax.vmap(lambda i: chain_keys(jax.random.key(seed), i))(jnp.array(self.chains))
+            return _keys(seed, jnp.array(self.chains))
 
     def first(self, blocks: T, count: int) -> T:
         """The first transitions of arrays made there: no others travel from an accelerator."""
@@ -47,6 +47,11 @@ class Place(NamedTuple):
         """Of arrays with a row for each chain, its own rows, put there."""
         mine = np.array(self.chains) % self.num_chains
         return jax.tree.map(lambda x: jax.device_put(np.asarray(x)[mine], self.device), rows)
+
+
+@jax.jit
+def _keys(seed, chains) -> ChainKeys:
+    return jax.vmap(lambda i: chain_keys(jax.random.key(seed), i))(chains)
 
 
 @functools.partial(jax.jit, static_argnums=1)
