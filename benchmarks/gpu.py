@@ -12,9 +12,9 @@ from benchmarks.harness import Report, curves, quality
 from coarea.experiments import fitzhugh_nagumo, lotka_volterra
 
 ABOUT = """
-`co.sample` with all chains vectorised on one card, in double precision: whole runs, start, warm-up and the way of the draws to the host included, compilation
-apart. Effective sizes are those of 256 of the chains, times what fraction of all they are. `CHMC(num_steps=1)` has trajectories of one length, which chains
-that run in step need: where each has its own, all wait for the longest. The fraction of the limit is of the time in which the card could read and write a chain's inputs, momentum and linearisation once per transition at 4.8 TB/s.
+`co.sample` with all chains vectorised on one card: whole runs, start, warm-up and the way of the draws to the host included, compilation
+apart. Effective sizes are those of 256 of the chains, times what fraction of all they are. `CHMC(num_steps=…)` has trajectories of one length, which chains
+that run in step need: where each has its own, all wait for the longest. The fraction of the limit is of the time in which the card could read and write a chain's inputs, momentum and linearisation once per transition at 4.8 TB/s. Memory is the most that was in use up to the end of a case.
 """
 BANDWIDTH = 4.8e12
 # A case is begun while less time than this has passed.
@@ -26,15 +26,17 @@ def cases():
     told = co.condition(lotka_volterra.markov_generator(), {"y": y})
     one = co.CHMC(num_steps=1)
     for chains in (1024, 8192, 65_536):
-        yield "Lotka–Volterra, CHMC(num_steps=1)", told, "z", one, chains, 1000, 200
-    yield "Lotka–Volterra, CHMC()", told, "z", co.CHMC(), 8192, 500, 200
-    yield "Lotka–Volterra, NUTS()", told, "z", co.NUTS(), 8192, 200, 200
-    yield "in-painting, CHMC()", inpainting(), "code", co.CHMC(), 4096, 60, 100
+        yield "Lotka–Volterra, CHMC(num_steps=1)", told, "z", one, chains, 1000, 200, "float64"
+    yield "the same in single precision", told, "z", one, 65_536, 1000, 200, "float32"
+    three = co.CHMC(num_steps=3)
+    yield "in-painting, CHMC(num_steps=3)", inpainting(), "code", three, 4096, 200, 200, "float64"
     seen = fitzhugh_nagumo.dataset(0, 100)[:, 0]
     neuron = co.condition(fitzhugh_nagumo.model(100), {"y": seen})
     rates = tuple(fitzhugh_nagumo.TRUTH)
-    yield "FitzHugh–Nagumo, CHMC()", neuron, rates, co.CHMC(), 1024, 40, 60
-    yield "human pose, CHMC()", pose(), None, co.CHMC(), 4096, 40, 60
+    yield "FitzHugh–Nagumo, CHMC(num_steps=3)", neuron, rates, three, 1024, 100, 100, "float64"
+    yield "human pose, CHMC(num_steps=3)", pose(), None, three, 4096, 100, 100, "float64"
+    yield "Lotka–Volterra, CHMC()", told, "z", co.CHMC(), 8192, 500, 200, "float64"
+    yield "Lotka–Volterra, NUTS()", told, "z", co.NUTS(), 8192, 200, 200, "float64"
 
 
 def inpainting():
@@ -62,20 +64,21 @@ def elements(posterior, names):
     return x[..., np.std(x, axis=(0, 1)) > 0]
 
 
-def least_traffic(target, chains, transitions) -> float:
+def least_traffic(target, chains, transitions, precision) -> float:
     """Seconds in which the card could read and write what a transition changes."""
     M, N = target.num_inputs, target.num_constraints
-    return 2 * 8 * (2 * M + 4 * N) * chains * transitions / BANDWIDTH
+    size = {"float64": 8, "float32": 4}[precision]
+    return 2 * size * (2 * M + 4 * N) * chains * transitions / BANDWIDTH
 
 
 def run() -> Report:
     lines, rates, numbers = [], {}, {}
     begun = time.perf_counter()
-    for name, target, names, kernel, chains, draws, warmup in cases():
+    for name, target, names, kernel, chains, draws, warmup, precision in cases():
         if time.perf_counter() - begun > MOST_SECONDS:
-            lines.append([name, str(chains), "not run: out of time", *[""] * 6])
+            lines.append([name, str(chains), "not run: out of time", *[""] * 7])
             continue
-        options = {"kernel": kernel, "chains": chains, "progress": False}
+        options = {"kernel": kernel, "chains": chains, "precision": precision, "progress": False}
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -86,13 +89,13 @@ def run() -> Report:
                 result = co.sample(target, draws=draws, warmup=warmup, seed=1, **options)
                 seconds = time.perf_counter() - began
         except Exception as error:  # a card too small for one case is no reason to lose the others
-            lines.append([name, str(chains), type(error).__name__, *[""] * 6])
+            lines.append([name, str(chains), type(error).__name__, *[""] * 7])
             print(name, error, flush=True)
             continue
         least, _, rhat = quality(elements(result.posterior, names))
         rate = least * chains / min(chains, 256) / seconds
         rates.setdefault(name, []).append((chains, rate))
-        limit = least_traffic(target, chains, draws + warmup) / seconds
+        limit = least_traffic(target, chains, draws + warmup, precision) / seconds
         lines.append(
             [
                 name,
@@ -103,7 +106,8 @@ def run() -> Report:
                 f"{1e3 * seconds / (draws + warmup):.1f}",
                 f"{rhat:.3f}",
                 f"{rate:.3g}",
-                f"{limit:.2%}" if name.startswith("Lotka") else "",
+                f"{limit:.2%}" if names == "z" else "",
+                f"{jax.local_devices()[0].memory_stats()['peak_bytes_in_use'] / 1e9:.1f}",
             ]
         )
         print(lines[-1], flush=True)
@@ -120,6 +124,7 @@ def run() -> Report:
         "R-hat",
         "min ESS/s",
         "of the limit",
+        "memory, GB",
     ]
     lines_of = {k: tuple(zip(*v, strict=True)) for k, v in rates.items()}
     figure = curves({"min ESS/s": lines_of}, "chains")
