@@ -5,6 +5,7 @@ import warnings
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from arviz_base import from_dict
 
 import coarea as co
 from coarea.errors import SamplingWarning
@@ -56,3 +57,13 @@ def test_chains_in_different_modes_are_seen():
     start = np.array([[1.0, 0.0], [-1.0, 0.0]])
     draws = co.sample(co.condition(model, {"y": 1.0}), draws=300, chains=2, start=start)
     assert "rhat" in named(draws)
+
+
+def test_one_slow_element_of_many_is_seen():
+    """Not every one is looked at closely, but the slowest is."""
+    x = np.random.default_rng(0).normal(size=(4, 500, 300))
+    walk = np.cumsum(x[..., 123], axis=1)
+    slow = {"x": np.concatenate([x[..., :123], walk[..., None], x[..., 124:]], axis=-1)}
+    stats = {"energy": x[..., 0], "diverging": np.zeros((4, 500), bool)}
+    assert not named(from_dict({"posterior": {"x": x}, "sample_stats": stats}))
+    assert named(from_dict({"posterior": slow, "sample_stats": stats})) == {"rhat", "ess"}

@@ -15,6 +15,7 @@ from coarea.dynamics import (
     QuasiNewton,
     Rattle,
     Rotation,
+    Secant,
     Straight,
 )
 from coarea.dynamics.projection import project_onto
@@ -23,7 +24,7 @@ from coarea.dynamics.solvers import Tolerance
 pytestmark = pytest.mark.usefixtures("x64")
 
 FLOWS = [Straight(), Rotation()]
-SOLVERS = [QuasiNewton(), Broyden(), Newton(), NewtonLineSearch(), Hybrid()]
+SOLVERS = [QuasiNewton(), Secant(), Broyden(), Newton(), NewtonLineSearch(), Hybrid()]
 
 
 @pytest.fixture(scope="module")
@@ -212,3 +213,39 @@ def test_chains_that_a_solver_left_go_on_as_if_alone(posterior, start):
     np.testing.assert_array_equal(together.iterations, alone.iterations)
     np.testing.assert_array_equal(together.converged, alone.converged)
     np.testing.assert_allclose(together.u, alone.u, atol=1e-12)
+
+
+def test_hundreds_of_chains_end_where_each_would_alone(posterior, start):
+    """Few iterations are made by all of them, more by those that need more."""
+    older = posterior.linearise(start)
+    moves = 0.2 * jax.random.normal(jax.random.key(4), (300, start.size))
+
+    def projected(move):
+        ahead = start + older.project(move)
+        return project_onto((Secant(8),), posterior, older, ahead, Tolerance.following(1e-9))
+
+    together = jax.jit(jax.vmap(projected))(moves)
+    alone = jax.jit(lambda moves: jax.lax.map(projected, moves))(moves)
+    more = alone.iterations > 4
+    assert 30 < jnp.sum(more) < 270
+    assert jnp.mean(alone.converged & more) > 0.1
+    # What begins anew forgets its last step, so that a few arrive that did not, or no longer do.
+    assert jnp.mean(together.converged == alone.converged) > 0.97
+    both = together.converged & alone.converged
+    np.testing.assert_allclose(together.u[both], alone.u[both], atol=1e-7)
+
+
+def test_the_way_back_is_followed_no_further_than_needed(posterior, start):
+    older = posterior.linearise(start)
+    ahead = start + older.project(0.3 * jnp.ones(start.size))
+
+    def projected(goal):
+        tolerance = Tolerance.following(1e-9)
+        return project_onto((QuasiNewton(),), posterior, older, ahead, tolerance, goal=goal)
+
+    whole = projected(None)
+    towards, elsewhere = projected(whole.u), projected(start)
+    assert whole.converged & towards.converged & elsewhere.converged
+    assert towards.iterations < whole.iterations == elsewhere.iterations
+    assert jnp.max(jnp.abs(towards.u - whole.u)) < 1e-5
+    np.testing.assert_array_equal(elsewhere.u, whole.u)

@@ -38,9 +38,13 @@ class Place(NamedTuple):
             return _keys(seed, jnp.array(self.chains))
 
     def first(self, blocks: T, count: int) -> T:
-        """The first transitions of arrays made there: no others travel from an accelerator."""
+        """The first transitions of arrays made there, axes (draw, chain, …).
+
+        No others travel from an accelerator, and these in the order in which they are kept: of
+        thousands of chains each block is then one stretch of memory.
+        """
         if self.device.platform == "cpu":
-            return jax.tree.map(lambda x: np.asarray(x)[:, :count], blocks)
+            return jax.tree.map(lambda x: np.asarray(x)[:, :count].swapaxes(0, 1), blocks)
         return _first(blocks, count)
 
     def put(self, rows: T) -> T:
@@ -56,7 +60,7 @@ def _keys(seed, chains) -> ChainKeys:
 
 @functools.partial(jax.jit, static_argnums=1)
 def _first(blocks, count):
-    return jax.tree.map(lambda x: x[:, :count], blocks)
+    return jax.tree.map(lambda x: x[:, :count].swapaxes(0, 1), blocks)
 
 
 def places_for(num_chains: int, together: int, devices: Devices) -> list[Place]:

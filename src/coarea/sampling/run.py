@@ -72,7 +72,7 @@ class Group:
     def draws(self) -> Block:
         """All draws made so far, axes (chain, draw, …)."""
         self._wait_for_copy()
-        return jax.tree.map(lambda x: x[:, : self.num_draws], self._kept)
+        return jax.tree.map(lambda x: x[: self.num_draws].swapaxes(0, 1), self._kept)
 
     def _wait_for_copy(self) -> None:
         if self._last_copy is not None:
@@ -82,12 +82,10 @@ class Group:
         """Put a block where its draws, after so many earlier ones, belong."""
         if self._kept is None:
             num_draws = self._total - self._warmup
-            self._kept = jax.tree.map(
-                lambda x: np.empty((x.shape[0], num_draws, *x.shape[2:]), x.dtype), block
-            )
+            self._kept = jax.tree.map(lambda x: np.empty((num_draws, *x.shape[1:]), x.dtype), block)
 
         def put(whole, part):
-            whole[:, at : at + part.shape[1]] = np.asarray(part)
+            whole[at : at + len(part)] = np.asarray(part)
 
         jax.tree.map(put, self._kept, block)
 
