@@ -241,7 +241,8 @@ def test_the_way_back_is_followed_no_further_than_needed(posterior, start):
 
     def projected(goal):
         tolerance = Tolerance.following(1e-9)
-        return project_onto((QuasiNewton(),), posterior, older, ahead, tolerance, goal=goal)
+        solvers = QuasiNewton(), NewtonLineSearch()
+        return project_onto(solvers, posterior, older, ahead, tolerance, goal=goal)
 
     whole = projected(None)
     towards, elsewhere = projected(whole.u), projected(start)

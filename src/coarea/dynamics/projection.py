@@ -47,15 +47,21 @@ def project_onto(
 ) -> Projection:
     """Try the solvers in turn until one converges, each from where the one before left off.
 
-    With a `goal`, a point of the manifold, it is enough to see that they lead there.
+    With a `goal`, a point of the manifold, it is enough to see that they lead there. Of the last
+    one not: near the goal an earlier one need not arrive, for a later one does; but that the last
+    gives up is how a step fails, and must fail in either direction.
     One that is `idle`, having failed before, is not tried again, and has not converged.
     """
-    tolerance = replace(tolerance, size=position_size(target, u), goal=goal)
-    problem = target, older, tolerance, weights
-    projection = _by_all(solvers[0], problem, u)
+    tolerance = replace(tolerance, size=position_size(target, u))
+
+    def problem(solver):
+        is_last = solver is solvers[-1]
+        return target, older, replace(tolerance, goal=None if is_last else goal), weights
+
+    projection = _by_all(solvers[0], problem(solvers[0]), u)
     projection = projection._replace(converged=projection.converged | idle)
     for solver in solvers[1:]:
-        projection = _where_needed(solver, problem, projection)
+        projection = _where_needed(solver, problem(solver), projection)
     return projection._replace(converged=projection.converged & ~jnp.asarray(idle))
 
 

@@ -43,7 +43,7 @@ class Tolerance(eqx.Module):
 
     @property
     def near(self) -> float:
-        """How close to the goal, relative to the size of a position, no other solution is.
+        """How close to the goal, relative to its size, no other solution is.
 
         Two that meet do so where J Jₒᵀ is singular, and their distance grows as a root: of steps
         that end near such a place one in the square of this number's inverse has them so close.
@@ -72,7 +72,7 @@ class Tolerance(eqx.Module):
         bounds = Bounds(self.residual * target.scale, self.position * size)
         if self.goal is None:
             return bounds
-        return bounds._replace(goal=self.goal, near=self.near * size)
+        return bounds._replace(goal=self.goal, near=self.near * position_size(target, self.goal))
 
 
 class Bounds(NamedTuple):
@@ -83,14 +83,16 @@ class Bounds(NamedTuple):
     goal: Float[Array, " M"] | None = None
     near: Float[Array, ""] | float = 0.0
 
-    def error(
-        self, c: Float[Array, " N"], step: Float[Array, " M"], ahead: Float[Array, " M"]
-    ) -> Float[Array, ""]:
-        """How many times too large the worst of a residual and a change that leads `ahead` is."""
-        error = jnp.maximum(_largest(c) / self.residual, _largest(step) / self.moved)
-        if self.goal is None:
-            return error
-        return jnp.minimum(error, _largest(ahead - self.goal) / self.near)
+    def error(self, c: Float[Array, " N"], step: Float[Array, " M"]) -> Float[Array, ""]:
+        """How many times too large the worst of a residual and a change is."""
+        return jnp.maximum(_largest(c) / self.residual, _largest(step) / self.moved)
+
+    def reached(self, u: Float[Array, " M"]) -> Bool[Array, ""] | bool:
+        """Whether u is so near the goal that it is clear where the solver leads.
+
+        It ends what the solver does, and changes nothing of it before.
+        """
+        return False if self.goal is None else _largest(u - self.goal) <= self.near
 
 
 def position_size(target: AbstractTarget, u: Float[Array, " M"]) -> Float[Array, ""]:
@@ -180,7 +182,7 @@ class Broyden(AbstractSolver):
             return c, -weights * older.pseudo_inverse(c)
 
         def unfinished(last: _Learnt):
-            goes_on = (last.error > 1) & (last.iterations < self.max_iterations)
+            goes_on = ~last.is_done & (last.iterations < self.max_iterations)
             return goes_on & (last.error < _HOPELESS / tolerance.residual)
 
         def body(last: _Learnt):
@@ -194,18 +196,22 @@ class Broyden(AbstractSolver):
 
             z = jax.lax.fori_loop(0, n, learn, z)
             step = z / (1 - (last.steps[n] @ z) / last.squares[n])
+            error = bounds.error(c, step)
             return _Learnt(
                 moved,
                 last.steps.at[n + 1].set(step),
                 last.squares.at[n + 1].set(step @ step),
-                bounds.error(c, step, moved + step),
+                error,
                 n + 1,
+                (error <= 1) | bounds.reached(moved + step),
             )
 
         c, step = plain_step(u)
         steps = jnp.zeros((self.max_iterations + 1, u.size), u.dtype).at[0].set(step)
         squares = jnp.zeros(self.max_iterations + 1, u.dtype).at[0].set(step @ step)
-        start = _Learnt(u, steps, squares, bounds.error(c, step, u + step), jnp.zeros((), int))
+        error = bounds.error(c, step)
+        done = (error <= 1) | bounds.reached(u + step)
+        start = _Learnt(u, steps, squares, error, jnp.zeros((), int), done)
         end = jax.lax.while_loop(unfinished, body, start)
         return _ended(start, end, end.u + end.steps[end.iterations])
 
@@ -218,6 +224,7 @@ class _Learnt(NamedTuple):
     squares: Float[Array, " most"]
     error: Float[Array, ""]
     iterations: Int[Array, ""]
+    is_done: Bool[Array, ""]
 
 
 class Newton(AbstractSolver):
@@ -303,6 +310,7 @@ class _Iterate(NamedTuple):
     step: Float[Array, " M"]
     error: Float[Array, ""]
     iterations: Int[Array, ""]
+    is_done: Bool[Array, ""]
     is_hopeless: Bool[Array, ""]
 
 
@@ -323,12 +331,14 @@ def _iterate(
     def at(u, iterations, last=None) -> _Iterate:
         c = target.residual(u)
         step = change(u, c, last)
-        error = bounds.error(c, step, u - step)
+        error = bounds.error(c, step)
+        done = (error <= 1) | bounds.reached(u - step)
         # Written so that NaN is hopeless too.
-        return _Iterate(u, step, error, iterations, ~(error < _HOPELESS / tolerance.residual))
+        hopeless = ~(error < _HOPELESS / tolerance.residual)
+        return _Iterate(u, step, error, iterations, done, hopeless)
 
     def unfinished(last: _Iterate):
-        return (last.error > 1) & ~last.is_hopeless & (last.iterations < max_iterations)
+        return ~(last.is_done | last.is_hopeless) & (last.iterations < max_iterations)
 
     def body(last: _Iterate):
         now = at(last.u - last.step, last.iterations + 1, last.step)
@@ -345,8 +355,7 @@ def _iterate(
 def _ended(start: "_Iterate | _Learnt", end: "_Iterate | _Learnt", converged_to) -> Projection:
     """The last step is made if it is small; a way that led nowhere better is forgotten."""
     best = jnp.where(end.error < start.error, end.u, start.u)
-    converged = end.error <= 1
-    return Projection(jnp.where(converged, converged_to, best), converged, end.iterations)
+    return Projection(jnp.where(end.is_done, converged_to, best), end.is_done, end.iterations)
 
 
 def _largest(x):
