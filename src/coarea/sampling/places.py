@@ -1,6 +1,5 @@
 """Where chains run: small groups on the CPU's cores, or all of a device's chains at once."""
 
-import functools
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -37,15 +36,10 @@ class Place(NamedTuple):
         with self.active():
             return _keys(seed, jnp.array(self.chains))
 
-    def first(self, blocks: T, count: int) -> T:
-        """The first transitions of arrays made there, axes (draw, chain, …).
-
-        No others travel from an accelerator, and these in the order in which they are kept: of
-        thousands of chains each block is then one stretch of memory.
-        """
-        if self.device.platform == "cpu":
-            return jax.tree.map(lambda x: np.asarray(x)[:, :count].swapaxes(0, 1), blocks)
-        return _first(blocks, count)
+    @property
+    def is_accelerator(self) -> bool:
+        """Whether its arrays must travel to be seen."""
+        return self.device.platform != "cpu"
 
     def put(self, rows: T) -> T:
         """Of arrays with a row for each chain, its own rows, put there."""
@@ -56,11 +50,6 @@ class Place(NamedTuple):
 @jax.jit
 def _keys(seed, chains) -> ChainKeys:
     return jax.vmap(lambda i: chain_keys(jax.random.key(seed), i))(chains)
-
-
-@functools.partial(jax.jit, static_argnums=1)
-def _first(blocks, count):
-    return jax.tree.map(lambda x: x[:, :count].swapaxes(0, 1), blocks)
 
 
 def places_for(num_chains: int, together: int, devices: Devices) -> list[Place]:

@@ -21,6 +21,8 @@ from coarea.sampling.results import gather
 
 # Long enough that starting a block costs nothing, short enough for progress to be seen.
 _SECONDS_PER_BLOCK = 0.2
+# From an accelerator a block travels as a whole, valid or not: few that are full are better.
+_SECONDS_PER_BLOCK_THAT_TRAVELS = 2.0
 
 
 class Group:
@@ -58,44 +60,41 @@ class Group:
             advance(program, self.chains, jnp.asarray(self._done), jnp.asarray(count))
         )
         pace = (time.perf_counter() - began) / count
-        self._count = _power_of_two(_SECONDS_PER_BLOCK / pace, program.longest_block)
+        travels = self.place.is_accelerator
+        seconds = _SECONDS_PER_BLOCK_THAT_TRAVELS if travels else _SECONDS_PER_BLOCK
+        self._count = int(np.clip(seconds / pace, 1, program.longest_block))
         self.chains = chains
         if not is_warmup:
-            valid = self.place.first(block, count)
             self._wait_for_copy()
-            self._last_copy = self._copier.submit(self._copy, valid, self.num_draws)
+            self._last_copy = self._copier.submit(self._copy, block, self.num_draws, count)
         self._done += count
-        stats = block.stats
-        rates, failed = self.place.first((stats.acceptance_rate, stats.diverging), count)
+        rates, failed = (
+            np.asarray(x)[:, :count] for x in (block.stats.acceptance_rate, block.stats.diverging)
+        )
         return Report(is_warmup, rates.size, float(np.sum(rates)), int(np.sum(failed)))
 
     def draws(self) -> Block:
         """All draws made so far, axes (chain, draw, …)."""
         self._wait_for_copy()
-        return jax.tree.map(lambda x: x[: self.num_draws].swapaxes(0, 1), self._kept)
+        self._copier.shutdown()
+        return jax.tree.map(lambda x: x[:, : self.num_draws], self._kept)
 
     def _wait_for_copy(self) -> None:
         if self._last_copy is not None:
             self._last_copy.result()
 
-    def _copy(self, block: Block, at: int) -> None:
-        """Put a block where its draws, after so many earlier ones, belong."""
+    def _copy(self, block: Block, at: int, count: int) -> None:
+        """Put the first draws of a block where they, after so many earlier ones, belong."""
         if self._kept is None:
             num_draws = self._total - self._warmup
-            self._kept = jax.tree.map(lambda x: np.empty((num_draws, *x.shape[1:]), x.dtype), block)
+            self._kept = jax.tree.map(
+                lambda x: np.empty((x.shape[0], num_draws, *x.shape[2:]), x.dtype), block
+            )
 
         def put(whole, part):
-            whole[at : at + len(part)] = np.asarray(part)
+            whole[:, at : at + count] = np.asarray(part)[:, :count]
 
         jax.tree.map(put, self._kept, block)
-
-
-def _power_of_two(count: float, most: int) -> int:
-    """The largest that is neither more than `count` nor more than the most, but 1 at least.
-
-    Few different lengths: to cut a block to one of them is a small program.
-    """
-    return 2 ** int(np.log2(np.clip(count, 1, most)))
 
 
 def num_cores() -> int:
