@@ -87,12 +87,15 @@ class Bounds(NamedTuple):
         """How many times too large the worst of a residual and a change is."""
         return jnp.maximum(_largest(c) / self.residual, _largest(step) / self.moved)
 
-    def reached(self, u: Float[Array, " M"]) -> Bool[Array, ""] | bool:
-        """Whether u is so near the goal that it is clear where the solver leads.
+    def is_met(self, error: Float[Array, ""], ahead: Float[Array, " M"]) -> Bool[Array, ""]:
+        """Whether no error is too large, or the next point so near the goal that all is clear.
 
-        It ends what the solver does, and changes nothing of it before.
+        The goal ends what a solver does, and changes nothing of it before.
         """
-        return False if self.goal is None else _largest(u - self.goal) <= self.near
+        arrived = error <= 1
+        return (
+            arrived if self.goal is None else arrived | (_largest(ahead - self.goal) <= self.near)
+        )
 
 
 def position_size(target: AbstractTarget, u: Float[Array, " M"]) -> Float[Array, ""]:
@@ -203,14 +206,14 @@ class Broyden(AbstractSolver):
                 last.squares.at[n + 1].set(step @ step),
                 error,
                 n + 1,
-                (error <= 1) | bounds.reached(moved + step),
+                bounds.is_met(error, moved + step),
             )
 
         c, step = plain_step(u)
         steps = jnp.zeros((self.max_iterations + 1, u.size), u.dtype).at[0].set(step)
         squares = jnp.zeros(self.max_iterations + 1, u.dtype).at[0].set(step @ step)
         error = bounds.error(c, step)
-        done = (error <= 1) | bounds.reached(u + step)
+        done = bounds.is_met(error, u + step)
         start = _Learnt(u, steps, squares, error, jnp.zeros((), int), done)
         end = jax.lax.while_loop(unfinished, body, start)
         return _ended(start, end, end.u + end.steps[end.iterations])
@@ -332,7 +335,7 @@ def _iterate(
         c = target.residual(u)
         step = change(u, c, last)
         error = bounds.error(c, step)
-        done = (error <= 1) | bounds.reached(u - step)
+        done = bounds.is_met(error, u - step)
         # Written so that NaN is hopeless too.
         hopeless = ~(error < _HOPELESS / tolerance.residual)
         return _Iterate(u, step, error, iterations, done, hopeless)
