@@ -121,6 +121,54 @@ def test_blocks_of_unequal_size_are_filled_up(x64):
     assert_like_dense(shape, constraint, 8)
 
 
+def square_and_wide(u):
+    """A square block of three, and blocks of one that respond to two inputs."""
+    square = jnp.array([[1.0, 0.3, 0.2], [0.1, 1.0, 0.4], [0.2, 0.5, 1.0]]) @ jnp.sinh(u[1:4])
+    wide = jnp.stack([u[4] + jnp.sin(u[5]), u[6] + 0.7 * u[7] ** 2])
+    return jnp.concatenate([square, wide]) + u[0]
+
+
+SQUARE_AND_WIDE = Blocks(
+    Indices(np.arange(1)),
+    Indices(np.array([[1, 2, 3], [4, 5, PAD], [6, 7, PAD]])),
+    Indices(np.array([[0, 1, 2], [3, PAD, PAD], [4, PAD, PAD]])),
+    5,
+)
+
+
+def test_wide_blocks_filled_up_to_squares_are_still_wide(x64):
+    assert_like_dense(SQUARE_AND_WIDE, square_and_wide, 8)
+
+
+def noisy(u):
+    return jnp.sin(u[:2].sum() * jnp.arange(1.0, 4)) + jnp.exp(0.3 * u[2:5]) * jnp.cos(u[0])
+
+
+# The last of these leaves an input that nothing responds to.
+@pytest.mark.parametrize(
+    ("shape", "constraint", "num_inputs"),
+    [
+        (SQUARE_AND_WIDE, square_and_wide, 8),
+        (Dense.for_size(5, 8), square_and_wide, 8),
+        (Elementwise(Indices(np.arange(2)), Indices(np.arange(2, 5))), noisy, 5),
+        (Elementwise(Indices(np.arange(2)), Indices(np.arange(2, 5))), noisy, 6),
+    ],
+)
+def test_a_draw_from_the_tangent_space_has_its_projection_as_covariance(
+    shape, constraint, num_inputs, x64
+):
+    u = jnp.asarray(np.random.default_rng(0).normal(size=num_inputs))
+    at = shape.linearise(constraint, u)
+    num = 20_000
+    keys = jax.random.split(jax.random.key(0), num)
+    drawn = np.asarray(jax.jit(jax.vmap(lambda key: at.draw(key, u)))(keys))
+    np.testing.assert_allclose(jax.jacobian(constraint)(u) @ drawn.T, 0, atol=1e-12)
+    covariance = drawn.T @ drawn / num
+    projection = jax.vmap(at.project)(jnp.eye(num_inputs))
+    # The largest standard error is that of a unit variance.
+    assert np.max(np.abs(covariance - projection)) < 4 * np.sqrt(2 / num)
+
+
 @pytest.mark.parametrize("sigma", [1.0, 1e-2, 1e-4, 1e-6, 1e-8])
 def test_the_tangent_projection_keeps_its_digits_as_the_noise_shrinks(sigma, x64):
     """Through the Gram matrix an error of 7e-3 is left at 1e-6."""

@@ -34,6 +34,10 @@ class Tangent(eqx.Module):
         """The part of p that lies in it."""
         return self.geodesic.project(self.u, p)
 
+    def draw(self, key: Key[Array, ""], like: Float[Array, " M"]) -> Float[Array, " M"]:
+        """A normal draw from it."""
+        return self.project(jax.random.normal(key, like.shape, like.dtype))
+
 
 class PhaseState(NamedTuple):
     """A point of phase space with all that the next step needs of it, and how it was reached."""
@@ -116,11 +120,10 @@ class Rattle(eqx.Module):
         return PhaseState(u, rest, log_density, force, bend, linearisation, no, no, none)
 
     def refresh(self, key: Key[Array, ""], state: PhaseState) -> PhaseState:
-        """A new momentum: a normal draw projected onto the tangent space."""
-        drawn = jax.random.normal(key, state.position.shape, state.position.dtype)
+        """A new momentum: a normal draw from the tangent space."""
         no = jnp.asarray(False)
         return state._replace(
-            momentum=state.linearisation.project(drawn),
+            momentum=state.linearisation.draw(key, state.position),
             convergence_error=no,
             non_reversible_step=no,
             iterations=jnp.zeros((), int),

@@ -24,6 +24,12 @@ class BlockDiagonal(AbstractLocal):
     Q: Float[Array, "K r w"]
     rows: Indices = eqx.field(static=True)
     num_constraints: int = eqx.field(static=True)
+    num_inputs: int = eqx.field(static=True)
+
+    @property
+    def is_square(self):
+        """Among blocks that are filled up to squares there may be wide ones."""
+        return self.num_inputs == self.num_constraints
 
     def apply(self, n):  # noqa: D102
         return self._unsorted(jnp.einsum("krw,kw->kr", self.B, self._blocks(n)))
@@ -46,11 +52,6 @@ class BlockDiagonal(AbstractLocal):
 
     def rotate_transpose(self, r):  # noqa: D102
         return jnp.einsum("krw,kr->kw", self.Q, r.reshape(self.C.shape[:2])).ravel()
-
-    def tangent(self, n, shift):  # noqa: D102
-        if self.B.shape[1] == self.B.shape[2]:
-            return -self.rotate_transpose(shift)
-        return n - self.rotate_transpose(self.rotate(n) + shift)
 
     def solve_product(self, older, b):  # noqa: D102
         product = jnp.einsum("krw,ksw->krs", self.B, older.B) + self.fill
@@ -113,14 +114,15 @@ class Blocks(AbstractSplit[BlockDiagonal]):
         return self.rows.flat.reshape(self.rows.shape)
 
     def local(self, B):  # noqa: D102
-        made = BlockDiagonal(B, B[..., : B.shape[1]], B, self.rows, self.num_constraints)
+        facts = self.rows, self.num_constraints, self.local_inputs.count
+        made = BlockDiagonal(B, B[..., : B.shape[1]], B, *facts)
         if not self.rows.is_pad.any():
             C, Q = small.lq(B)
         else:
             # A unit vector of its own for each row that fills up, dropped from Q again.
             C, Q = small.lq(jnp.concatenate([B, made.fill], axis=-1))
             Q = Q[..., : B.shape[-1]]
-        return BlockDiagonal(B, C, Q, self.rows, self.num_constraints)
+        return BlockDiagonal(B, C, Q, *facts)
 
     def local_cotangent(self, local, U, Y):  # noqa: D102
         r = self.rows.shape[1]

@@ -15,6 +15,10 @@ class Diagonal(AbstractLocal):
 
     b: Float[Array, " N"]
 
+    @property
+    def is_square(self):  # noqa: D102
+        return True
+
     def apply(self, n):  # noqa: D102
         return self.b * n
 
@@ -35,9 +39,6 @@ class Diagonal(AbstractLocal):
 
     def rotate_transpose(self, r):  # noqa: D102
         return r
-
-    def tangent(self, n, shift):  # noqa: D102
-        return -shift
 
     def solve_product(self, older, b):  # noqa: D102
         return b / (self.b * older.b)[None]

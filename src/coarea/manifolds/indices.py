@@ -37,6 +37,11 @@ class Indices:
     def __repr__(self):
         return f"Indices({self.shape}, {'a run' if self._run else 'scattered'})"
 
+    @property
+    def count(self) -> int:
+        """How many stand for an element."""
+        return int(np.count_nonzero(~self.is_pad))
+
     def take(self, x: Array) -> Array:
         """These elements along the first axis, in the shape of the indices."""
         if self._run is not None:

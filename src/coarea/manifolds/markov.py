@@ -46,6 +46,10 @@ class BlockTridiagonal(AbstractLocal):
     C: Float[Array, "K r r"]
     L: Float[Array, "K r r"]  # the first is zero
 
+    @property
+    def is_square(self):  # noqa: D102
+        return False
+
     def apply(self, n):  # noqa: D102
         own = n.reshape(self.B.D.shape[0], self.B.D.shape[2])
         d = self.B.E.shape[2]
@@ -88,9 +92,6 @@ class BlockTridiagonal(AbstractLocal):
 
     def rotate_transpose(self, r):  # noqa: D102
         return self.apply_transpose(self.solve_transpose(r[None])[0])
-
-    def tangent(self, n, shift):  # noqa: D102
-        return n - self.rotate_transpose(self.rotate(n) + shift)
 
     def solve_product(self, older, b):
         """Elimination from the first block to the last, and back."""

@@ -26,6 +26,11 @@ from coarea.manifolds.target import AbstractLinearisation, AbstractShape
 class AbstractLocal(eqx.Module):
     """B with its factors. Vectors of N have rows in the order of the constraints."""
 
+    @property
+    @abstractmethod
+    def is_square(self) -> bool:
+        """Whether B is."""
+
     @abstractmethod
     def apply(self, n: Float[Array, " K"]) -> Float[Array, " N"]:
         """B n."""
@@ -55,16 +60,18 @@ class AbstractLocal(eqx.Module):
         """Qᵀ r."""
 
     @abstractmethod
-    def tangent(self, n: Float[Array, " K"], shift: Float[Array, " N"]) -> Float[Array, " K"]:
-        """n − Qᵀ(Q n + shift), without cancellation where Q is square."""
-
-    @abstractmethod
     def solve_product(self, older: Self, b: Float[Array, "k N"]) -> Float[Array, "k N"]:
         """(B Bₒᵀ)⁻¹ b for each row b."""
 
     @abstractmethod
     def pivots(self) -> Float[Array, " N"]:
         """The diagonal of C."""
+
+    def tangent(self, n: Float[Array, " K"], shift: Float[Array, " N"]) -> Float[Array, " K"]:
+        """n − Qᵀ(Q n + shift), without cancellation where Q is square, and n of no effect."""
+        if self.is_square:
+            return -self.rotate_transpose(shift)
+        return n - self.rotate_transpose(self.rotate(n) + shift)
 
     def log_det(self) -> Float[Array, ""]:
         """log |det C|."""
@@ -120,8 +127,20 @@ class SplitLinearisation(AbstractLinearisation, Generic[F]):
         """Without the Gram matrix, through which it loses all digits as the noise shrinks."""
         v, n = self._parts(p)
         q = self.T @ v - small.products(self.U, self.local.rotate(n))
+        return self._tangent(p, q, n)
+
+    def _tangent(self, p, q, n):
         shift = small.combine(q, self.U)
         return self._whole(p, small.combine(q, self.T), self.local.tangent(n, shift))
+
+    def draw(self, key, like):
+        """Of a normal p the q that `project` finds is normal: where it says all, it is drawn."""
+        L, num_inputs = self.T.shape[0], like.size
+        if not self.local.is_square or L + self.local_inputs.count < num_inputs:
+            return super().draw(key, like)
+        q = jax.random.normal(key, (L,), like.dtype)
+        template = jnp.zeros_like(like)
+        return self._tangent(template, q, self.local_inputs.take(template).ravel())
 
     def solve_newton(self, older, b):  # noqa: D102
         solved = self.local.solve_product(older.local, jnp.concatenate([self.V, b[None]]))

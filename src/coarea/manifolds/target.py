@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import equinox as eqx
+import jax
 import numpy as np
 from jaxtyping import Array, Float, Key
 
@@ -44,6 +45,10 @@ class AbstractLinearisation(eqx.Module):
     @abstractmethod
     def half_log_det(self) -> Float[Array, ""]:
         """½ log |J Jᵀ|."""
+
+    def draw(self, key: Key[Array, ""], like: Float[Array, " M"]) -> Float[Array, " M"]:
+        """A normal draw from the tangent space, a vector `like` this one."""
+        return self.project(jax.random.normal(key, like.shape, like.dtype))
 
 
 L = TypeVar("L", bound=AbstractLinearisation)

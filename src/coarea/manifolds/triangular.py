@@ -22,6 +22,10 @@ class LowerTriangle(AbstractLocal):
     B: Float[Array, "N N"]
     rows: Indices = eqx.field(static=True)
 
+    @property
+    def is_square(self):  # noqa: D102
+        return True
+
     def apply(self, n):  # noqa: D102
         return self._unsorted(self.B @ n)
 
@@ -42,9 +46,6 @@ class LowerTriangle(AbstractLocal):
 
     def rotate_transpose(self, r):  # noqa: D102
         return r
-
-    def tangent(self, n, shift):  # noqa: D102
-        return -shift
 
     def solve_product(self, older, b):  # noqa: D102
         return older.solve_transpose(self.solve(b))
