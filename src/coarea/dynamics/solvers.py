@@ -240,7 +240,7 @@ class Newton(AbstractSolver):
             del last
             return weights * _newton_change(target, older, u, c)
 
-        return _iterate(target, change, u, tolerance, self.max_iterations)
+        return _iterate(target, change, u, tolerance, self.max_iterations, is_dear=True)
 
 
 class NewtonLineSearch(AbstractSolver):
@@ -268,7 +268,7 @@ class NewtonLineSearch(AbstractSolver):
             halvings = jnp.where(size < tolerance.residual * target.scale, self.max_halvings, 0)
             return jax.lax.while_loop(too_long, halve, (full, halvings))[0]
 
-        return _iterate(target, change, u, tolerance, self.max_iterations)
+        return _iterate(target, change, u, tolerance, self.max_iterations, is_dear=True)
 
 
 class Hybrid(AbstractSolver):
@@ -324,10 +324,12 @@ def _iterate(
     tolerance: Tolerance,
     max_iterations: int,
     too_slow: Callable | None = None,
+    is_dear: bool = False,
 ) -> Projection:
     """Subtract `change(u, c, last)` until it and c are small, or no longer can become so.
 
     A change that is small enough is still made, but what it leads to is not looked at again.
+    The first change stands before the loop, unless it `is_dear` to compile: then its last is zero.
     """
     bounds = tolerance.at(target, u)
 
@@ -350,7 +352,12 @@ def _iterate(
         gives_up = (last.iterations >= _FIRST_JUDGED) & too_slow(last, now.error)
         return now._replace(is_hopeless=now.is_hopeless | gives_up)
 
-    start = at(u, jnp.zeros((), int))
+    if is_dear:
+        none, no = jnp.zeros_like(u), jnp.asarray(False)
+        error = bounds.error(target.residual(u), none)
+        start = _Iterate(u, none, error, jnp.full((), -1), no, no)
+    else:
+        start = at(u, jnp.zeros((), int))
     end = jax.lax.while_loop(unfinished, body, start)
     return _ended(start, end, end.u - end.step)
 

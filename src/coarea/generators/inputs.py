@@ -159,6 +159,8 @@ class Inputs(eqx.Module):
 
     def draw(self, key: Key[Array, ""]) -> Float[Array, " M"]:
         """One draw from ρ."""
+        if all(part.is_standard_normal for part in self.parts):
+            return jax.random.normal(key, (self.size,), float)
         keys = jax.random.split(key, len(self.parts))
         draws = [p.draw(k).ravel() for p, k in zip(self.parts, keys, strict=True)]
         return jnp.concatenate(draws).astype(float)

@@ -15,6 +15,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Bool, Float, Int, Key
 
@@ -83,13 +84,61 @@ class ChainKeys(NamedTuple):
 
 def chain_keys(key: Key[Array, ""], chain: int | Int[Array, ""]) -> ChainKeys:
     """The streams of one chain."""
-    return ChainKeys(*jax.random.split(jax.random.fold_in(key, chain)))
+    return ChainKeys(*jax.vmap(jax.random.fold_in, (None, 0))(key, 2 * chain + jnp.arange(2)))
+
+
+def search(target: AbstractTarget, keys: Key[Array, " chains"], tolerance: Tolerance) -> Start:
+    """A start for each key: of its candidates that reached the manifold, the most probable.
+
+    There are rounds of candidates until every chain has one. Each round is made of programs that
+    are compiled once, which takes half as long as the whole would.
+    """
+
+    def unfinished(carry):
+        tries, is_over, _ = carry
+        return (tries < _ROUNDS) & ~is_over
+
+    def another_round(carry):
+        tries, _, best = carry
+        found = improve(target, _guesses(target, keys, tries), tolerance)
+        return tries + 1, *_better(best, found, tolerance)
+
+    def infinite(*shape):
+        return jnp.asarray(np.full((*keys.shape, *shape), np.inf))
+
+    nowhere = Start(infinite(target.num_inputs), infinite(), infinite())
+    carry = 0, np.array(False), nowhere
+    if isinstance(keys, Tracer):
+        return jax.lax.while_loop(unfinished, another_round, carry)[2]
+    while unfinished(carry):
+        carry = another_round(carry)
+    return carry[2]
 
 
 @eqx.filter_jit
-def search(target: AbstractTarget, keys: Key[Array, " chains"], tolerance: Tolerance) -> Start:
-    """A start for each key: of its candidates that reached the manifold, the most probable."""
-    return jax.vmap(lambda key: _search_one(target, key, tolerance))(keys)
+def _guesses(target, keys, tries) -> Float[Array, "candidates M"]:
+    """One chain's after another's."""
+
+    split = jax.vmap(lambda key: jax.random.split(key, (_ROUNDS, _CANDIDATES))[tries])(keys)
+    return jax.vmap(target.guess)(split.ravel())
+
+
+@eqx.filter_jit
+def _better(best: Start, found: Start, tolerance: Tolerance) -> tuple[Bool[Array, ""], Start]:
+    """For each chain the best of its candidates, unless it has a start; whether now all have."""
+
+    def one(best: Start, found: Start) -> Start:
+        usable = _is_usable(found, tolerance)
+        probable = jnp.where(usable, found.log_density, -jnp.inf)
+        choice = jnp.where(jnp.any(usable), jnp.argmax(probable), jnp.argmin(found.error))
+        chosen = jax.tree.map(lambda x: x[choice], found)
+        # An infinite error is better than none: at least it was a candidate's.
+        better = ~_is_usable(best, tolerance) & (usable[choice] | (chosen.error <= best.error))
+        return jax.tree.map(lambda a, b: jnp.where(better, a, b), chosen, best)
+
+    by_chain = jax.tree.map(lambda x: x.reshape(-1, _CANDIDATES, *x.shape[1:]), found)
+    best = jax.vmap(one)(best, by_chain)
+    return jnp.all(_is_usable(best, tolerance)), best
 
 
 @eqx.filter_jit
@@ -116,8 +165,9 @@ def check_starts(target: AbstractTarget, starts: Start, tolerance: Tolerance) ->
     """Raise if a chain has no start, with the likeliest reason, or a start where J is singular."""
     error = np.asarray(starts.error)
     found = error <= tolerance.residual
-    check_rank(target, starts.u[int(np.argmin(error))])
-    if not np.any(np.isfinite(np.asarray(target.residual(starts.u[int(np.argmin(error))])))):
+    closest = starts.u[int(np.argmin(error))]
+    check_rank(target, closest)
+    if not np.all(found) and not np.any(np.isfinite(target.residual(closest))):
         raise ModelError(
             "the constrained quantities were NaN or infinite at every point that was tried "
             f"({_CANDIDATES * _ROUNDS} a chain). Check what the generator gives for draws from its "
@@ -182,29 +232,6 @@ def _names(target, constraints) -> str:
 @eqx.filter_jit
 def _jacobian(target, u):
     return Dense.for_size(target.num_constraints, target.num_inputs).jacobian(target.residual)(u)
-
-
-def _search_one(target, key, tolerance) -> Start:
-    """Rounds of candidates until one reaches the manifold; the most probable of those that do."""
-
-    def unfinished(carry):
-        tries, best = carry
-        return ~_is_usable(best, tolerance) & (tries < _ROUNDS)
-
-    def another_round(carry):
-        tries, best = carry
-        keys = jax.random.split(jax.random.fold_in(key, tries), _CANDIDATES)
-        found = jax.vmap(lambda k: _approach(target, target.guess(k), tolerance))(keys)
-        usable = _is_usable(found, tolerance)
-        probable = jnp.where(usable, found.log_density, -jnp.inf)
-        choice = jnp.where(jnp.any(usable), jnp.argmax(probable), jnp.argmin(found.error))
-        chosen = jax.tree.map(lambda x: x[choice], found)
-        better = _is_usable(chosen, tolerance) | (chosen.error < best.error)
-        return tries + 1, jax.tree.map(lambda a, b: jnp.where(better, a, b), chosen, best)
-
-    u = target.guess(key)
-    nowhere = Start(u, jnp.asarray(jnp.inf, u.dtype), jnp.asarray(jnp.nan, u.dtype))
-    return jax.lax.while_loop(unfinished, another_round, (0, nowhere))[1]
 
 
 def _is_usable(start: Start, tolerance: Tolerance):
