@@ -127,9 +127,6 @@ class SplitLinearisation(AbstractLinearisation, Generic[F]):
         """Without the Gram matrix, through which it loses all digits as the noise shrinks."""
         v, n = self._parts(p)
         q = self.T @ v - small.products(self.U, self.local.rotate(n))
-        return self._tangent(p, q, n)
-
-    def _tangent(self, p, q, n):
         shift = small.combine(q, self.U)
         return self._whole(p, small.combine(q, self.T), self.local.tangent(n, shift))
 
@@ -139,8 +136,8 @@ class SplitLinearisation(AbstractLinearisation, Generic[F]):
         if not self.local.is_square or L + self.local_inputs.count < num_inputs:
             return super().draw(key, like)
         q = jax.random.normal(key, (L,), like.dtype)
-        template = jnp.zeros_like(like)
-        return self._tangent(template, q, self.local_inputs.take(template).ravel())
+        # As sums, these would have XLA compute q anew for every element.
+        return self._from_rows(q @ self.T, -self.local.rotate_transpose(q @ self.U))
 
     def solve_newton(self, older, b):  # noqa: D102
         solved = self.local.solve_product(older.local, jnp.concatenate([self.V, b[None]]))

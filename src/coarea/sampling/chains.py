@@ -8,6 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
+# For the sake of digits XLA sums a long row on a CPU in pieces, each a program of its own. Doubles
+# have digits to spare, and a transition of a small model took a quarter longer.
+COMPILER_OPTIONS = {"xla_disable_hlo_passes": "tree_reduction_rewriter"}
+
 
 class Block(NamedTuple):
     """What a block of transitions brought, axes (chain, draw, …), `count` draws of it valid.
@@ -30,7 +34,7 @@ class AbstractProgram(eqx.Module):
         """A chain after its next transition (the first has number 0), and what is kept of it."""
 
 
-@eqx.filter_jit
+@eqx.filter_jit(compiler_options=COMPILER_OPTIONS)
 def advance(
     program: AbstractProgram, chains: Any, done: Int[Array, ""], count: Int[Array, ""]
 ) -> tuple[Any, Block]:
