@@ -26,7 +26,7 @@ CASES = (
     "scaling",
     "start_up",
 )
-BY_HAND = ("gpu",)
+BY_HAND = ("gpu", "gpu_models")
 OPENING = """# Benchmarks
 
 Each case states a problem once and runs coarea and its peers on it in one process, with the same data, in
@@ -34,8 +34,8 @@ double precision, one after the other. A rate counts a whole run, its start and 
 does them when nothing is said; compilation stands apart in the first run's time. Effective
 sizes are ArviZ's (bulk), of the element that has least, for its mean and for its variance. Machines differ and are shared: read the ratios.
 
-This page is written by `python -m benchmarks`; `pip install 'coarea[bench]'` brings the peers. The case `gpu` is run by
-hand on a machine that has one: see [the notes of such a run](gpu.md)."""
+This page is written by `python -m benchmarks`; `pip install 'coarea[bench]'` brings the peers. The cases `gpu` and `gpu_models` are run by
+hand on a machine that has one: see [the notes of such runs](gpu.md)."""
 
 
 def main():

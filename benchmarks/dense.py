@@ -57,7 +57,7 @@ def run() -> Report:
             return result.posterior["u"].values[..., :10]
 
         mine = measured(draw)
-        peer = mici_chmc(posterior, start, 0.3, (STEPS, STEPS + 1), fewer, 10)
+        peer = mici_chmc(posterior, start, fewer, 10, 0.3, (STEPS, STEPS + 1))
         theirs = measured(peer)
         times = mine.seconds / made[-1], theirs.seconds / peer.steps
         lines.append([str(num), *(f"{1e3 * x:.3g}" for x in times), f"{times[1] / times[0]:.3g}"])

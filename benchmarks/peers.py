@@ -94,12 +94,13 @@ def nutpie_nuts(model, name, draws, warmup, chains):
     return draw
 
 
-def mici_chmc(target, start, step_size, num_steps, draws, size, threads=1):
+def mici_chmc(target, start, draws, size, step_size=None, num_steps=None, warmup=0, threads=1):
     """mici's constrained HMC with jitted functions and the determinant that it leaves out itself.
 
-    One chain from a start of ours, no warm-up: its step and numbers of steps are given. SciPy's
-    LAPACK is held to one thread, which on few cores is several times faster. Draws are the first
-    `size` inputs. The steps made are kept in `draw.steps`.
+    One chain from a start of ours, with the step and numbers of steps that are given, or with its
+    own warm-up and dynamic trajectories. SciPy's LAPACK is held to one thread, which on few cores
+    is several times faster. Draws are the first `size` inputs. The steps made are kept in
+    `draw.steps`.
     """
     import mici
 
@@ -128,12 +129,17 @@ def mici_chmc(target, start, step_size, num_steps, draws, size, threads=1):
                 projection_solver=mici.solvers.solve_projection_onto_manifold_quasi_newton,
             )
             rng = np.random.default_rng(seed)
-            sampler = mici.samplers.RandomMetropolisHMC(
-                system, integrator, rng, n_step_range=num_steps
-            )
+            if num_steps is None:
+                sampler = mici.samplers.DynamicMultinomialHMC(system, integrator, rng)
+            else:
+                sampler = mici.samplers.RandomMetropolisHMC(
+                    system, integrator, rng, n_step_range=num_steps
+                )
+            adapters = [mici.adapters.DualAveragingStepSizeAdapter()] if warmup else None
             sample = partial(
                 sampler.sample_chains,
-                n_warm_up_iter=0,
+                n_warm_up_iter=warmup,
+                adapters=adapters,
                 init_states=[np.asarray(start)],
                 trace_funcs=[lambda state: {"u": state.pos[:size]}],
                 display_progress=False,

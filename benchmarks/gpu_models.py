@@ -1,0 +1,47 @@
+"""Larger models with chains by the thousand on an accelerator. Run by hand where there is one."""
+
+import jax
+
+import coarea as co
+from benchmarks.gpu import HEADING, table
+from benchmarks.harness import Report
+from coarea.experiments import fitzhugh_nagumo
+
+ABOUT = """
+As above: in-painting, a pose from two cameras, and the FitzHugh–Nagumo diffusion seen in part, with trajectories of three steps. The chains have few draws each;
+what they share is the answer.
+"""
+
+
+def cases():
+    three = co.CHMC(num_steps=3)
+    yield "FitzHugh–Nagumo", neuron(), tuple(fitzhugh_nagumo.TRUTH), three, 1024, 40, 40, "float64"
+    yield "in-painting", inpainting(), "code", three, 4096, 200, 200, "float64"
+    yield "human pose", pose(), None, three, 4096, 40, 40, "float64"
+
+
+def neuron():
+    seen = fitzhugh_nagumo.dataset(0, 100)[:, 0]
+    return co.condition(fitzhugh_nagumo.model(100), {"y": seen})
+
+
+def inpainting():
+    from coarea.experiments.mnist.masks import see
+    from coarea.experiments.mnist.model import Puzzle
+    from coarea.experiments.mnist.networks import shipped
+
+    known = shipped()
+    return Puzzle.of(known.decoder, see(known.images[4], "top-quarter")).posterior()
+
+
+def pose():
+    from coarea.experiments.human_pose.decoder import load_decoder
+    from coarea.experiments.human_pose.model import scene
+
+    with jax.enable_x64(True):
+        return scene(load_decoder(), 2, 0.01, 1).posterior()
+
+
+def run() -> Report:
+    lines, _, numbers = table(cases())
+    return Report("Larger models on a GPU", ABOUT, [(HEADING, lines)], numbers)
