@@ -34,7 +34,7 @@ class AbstractProgram(eqx.Module):
         """A chain after its next transition (the first has number 0), and what is kept of it."""
 
 
-@eqx.filter_jit(compiler_options=COMPILER_OPTIONS)
+@eqx.filter_jit(compiler_options=COMPILER_OPTIONS)  # pyright: ignore[reportCallIssue]
 def advance(
     program: AbstractProgram, chains: Any, done: Int[Array, ""], count: Int[Array, ""]
 ) -> tuple[Any, Block]:
