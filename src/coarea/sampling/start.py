@@ -94,31 +94,33 @@ def search(target: AbstractTarget, keys: Key[Array, " chains"], tolerance: Toler
     are compiled once, which takes half as long as the whole would.
     """
 
-    def unfinished(carry):
-        tries, is_over, _ = carry
-        return (tries < _ROUNDS) & ~is_over
+    def infinite(*shape):
+        return jnp.asarray(np.full((*keys.shape, *shape), np.inf))
 
     def another_round(carry):
         tries, _, best = carry
         found = improve(target, _guesses(target, keys, tries), tolerance)
         return tries + 1, *_better(best, found, tolerance)
 
-    def infinite(*shape):
-        return jnp.asarray(np.full((*keys.shape, *shape), np.inf))
+    def unfinished(carry):
+        tries, is_over, _ = carry
+        return ~is_over & (tries < _ROUNDS)
 
+    # NumPy's zero is an argument of a program, where Python's would be a part of it.
     nowhere = Start(infinite(target.num_inputs), infinite(), infinite())
-    carry = 0, np.array(False), nowhere
+    carry = np.array(0), np.array(False), nowhere
     if isinstance(keys, Tracer):
         return jax.lax.while_loop(unfinished, another_round, carry)[2]
-    while unfinished(carry):
+    for _ in range(_ROUNDS):
         carry = another_round(carry)
+        if carry[1]:
+            break
     return carry[2]
 
 
 @eqx.filter_jit
 def _guesses(target, keys, tries) -> Float[Array, "candidates M"]:
     """One chain's after another's."""
-
     split = jax.vmap(lambda key: jax.random.split(key, (_ROUNDS, _CANDIDATES))[tries])(keys)
     return jax.vmap(target.guess)(split.ravel())
 
