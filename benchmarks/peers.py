@@ -94,7 +94,7 @@ def nutpie_nuts(model, name, draws, warmup, chains):
     return draw
 
 
-def mici_chmc(target, start, draws, size, step_size=None, num_steps=None, warmup=0, threads=1):
+def mici_chmc(target, start, draws, size, step_size=None, num_steps=None, warmup=0):
     """mici's constrained HMC with jitted functions and the determinant that it leaves out itself.
 
     One chain from a start of ours, with the step and numbers of steps that are given, or with its
@@ -114,7 +114,7 @@ def mici_chmc(target, start, draws, size, step_size=None, num_steps=None, warmup
         return np.asarray(J), np.asarray(c)
 
     def draw(seed):
-        with _quiet(), jax.enable_x64(True), threadpool_limits(threads, user_api="blas"):
+        with _quiet(), jax.enable_x64(True), threadpool_limits(1, user_api="blas"):
             system = mici.systems.DenseConstrainedEuclideanMetricSystem(
                 neg_log_dens=lambda u: 0.5 * u @ u,
                 grad_neg_log_dens=lambda u: (u, 0.5 * u @ u),

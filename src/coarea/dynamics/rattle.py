@@ -21,22 +21,21 @@ from coarea.dynamics.solvers import (
 )
 from coarea.errors import SettingError
 from coarea.manifolds import AbstractTarget
-from coarea.manifolds.target import AbstractGeodesic, AbstractLinearisation
+from coarea.manifolds.target import (
+    AbstractGeodesic,
+    AbstractLinearisation,
+    AbstractTangentSpace,
+)
 
 
-class Tangent(eqx.Module):
+class Tangent(AbstractTangentSpace):
     """The tangent space at a point of a manifold with geodesics in closed form."""
 
     geodesic: AbstractGeodesic
     u: Float[Array, " M"]
 
-    def project(self, p: Float[Array, " M"]) -> Float[Array, " M"]:
-        """The part of p that lies in it."""
+    def project(self, p):  # noqa: D102
         return self.geodesic.project(self.u, p)
-
-    def draw(self, key: Key[Array, ""], like: Float[Array, " M"]) -> Float[Array, " M"]:
-        """A normal draw from it."""
-        return self.project(jax.random.normal(key, like.shape, like.dtype))
 
 
 class PhaseState(NamedTuple):
@@ -47,7 +46,7 @@ class PhaseState(NamedTuple):
     logdensity: Float[Array, ""]
     force: Float[Array, " M"]  # what the kicks follow, and
     bend: Float[Array, " M"] | None  # what the flow bends, as far as tangent to the manifold
-    linearisation: AbstractLinearisation | Tangent
+    linearisation: AbstractTangentSpace
     convergence_error: Bool[Array, ""]
     non_reversible_step: Bool[Array, ""]
     iterations: Int[Array, ""]

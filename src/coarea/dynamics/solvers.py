@@ -93,9 +93,9 @@ class Bounds(NamedTuple):
         The goal ends what a solver does, and changes nothing of it before.
         """
         arrived = error <= 1
-        return (
-            arrived if self.goal is None else arrived | (_largest(ahead - self.goal) <= self.near)
-        )
+        if self.goal is None:
+            return arrived
+        return arrived | (_largest(ahead - self.goal) <= self.near)
 
 
 def position_size(target: AbstractTarget, u: Float[Array, " M"]) -> Float[Array, ""]:

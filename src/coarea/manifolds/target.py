@@ -15,8 +15,20 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 
-class AbstractLinearisation(eqx.Module):
-    """The constraint to first order at a point: J with a factor."""
+class AbstractTangentSpace(eqx.Module):
+    """The directions in which a manifold goes on from a point."""
+
+    @abstractmethod
+    def project(self, p: Float[Array, " M"]) -> Float[Array, " M"]:
+        """The part of p that is tangent to the manifold."""
+
+    def draw(self, key: Key[Array, ""], like: Float[Array, " M"]) -> Float[Array, " M"]:
+        """A normal draw from them, a vector `like` this one."""
+        return self.project(jax.random.normal(key, like.shape, like.dtype))
+
+
+class AbstractLinearisation(AbstractTangentSpace):
+    """The constraint to first order at a point: J with a factor. `project` is p − Jᵀ(JJᵀ)⁻¹J p."""
 
     @abstractmethod
     def apply(self, p: Float[Array, " M"]) -> Float[Array, " N"]:
@@ -39,16 +51,8 @@ class AbstractLinearisation(eqx.Module):
         """(J Jₒᵀ)⁻¹ b, with Jₒ from an older linearisation."""
 
     @abstractmethod
-    def project(self, p: Float[Array, " M"]) -> Float[Array, " M"]:
-        """The part of p that is tangent to the manifold: p − Jᵀ(JJᵀ)⁻¹J p."""
-
-    @abstractmethod
     def half_log_det(self) -> Float[Array, ""]:
         """½ log |J Jᵀ|."""
-
-    def draw(self, key: Key[Array, ""], like: Float[Array, " M"]) -> Float[Array, " M"]:
-        """A normal draw from the tangent space, a vector `like` this one."""
-        return self.project(jax.random.normal(key, like.shape, like.dtype))
 
 
 L = TypeVar("L", bound=AbstractLinearisation)

@@ -90,8 +90,8 @@ def chain_keys(key: Key[Array, ""], chain: int | Int[Array, ""]) -> ChainKeys:
 def search(target: AbstractTarget, keys: Key[Array, " chains"], tolerance: Tolerance) -> Start:
     """A start for each key: of its candidates that reached the manifold, the most probable.
 
-    There are rounds of candidates until every chain has one. Each round is made of programs that
-    are compiled once, which takes half as long as the whole would.
+    There are rounds of candidates until every chain has one. Each is made of programs that are
+    compiled once, which takes less long than all rounds as one program would.
     """
 
     def infinite(*shape):
