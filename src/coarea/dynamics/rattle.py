@@ -87,7 +87,7 @@ class Rattle(eqx.Module):
 
     def flow_for(self, target: AbstractTarget) -> AbstractFlow | AbstractGeodesic:
         """The flow given, or the one that suits the target."""
-        if self.flow is None and target.closed_form is not None:
+        if target.closed_form is not None and (self.flow is None or not target.num_constraints):
             return target.closed_form
         normals = target.normals
         if self.flow is None and not np.any(normals):

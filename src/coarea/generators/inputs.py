@@ -144,16 +144,16 @@ class Inputs(eqx.Module):
         """Where the coordinates of some inputs are in the flat vector."""
         return np.flatnonzero(np.isin(self.groups, [self.names.index(name) for name in names]))
 
-    def values(self, u: Float[Array, " M"]) -> dict[str, Array]:
-        """The dictionary that the generator's function takes."""
-        pieces = self._split(u)
+    def values(self, u: Float[Array, " M"] | tuple[Array, ...]) -> dict[str, Array]:
+        """The dictionary that the generator's function takes, from the flat vector or its parts."""
+        pieces = u if isinstance(u, tuple) else self.split(u)
         return {n: p.value(x) for n, p, x in zip(self.names, self.parts, pieces, strict=True)}
 
     def log_density(self, u: Float[Array, " M"]) -> Float[Array, ""]:
         """The log of ρ(u)."""
         if self.is_standard_normal:
             return standard_normal_log_density(u)
-        pieces = self._split(u)
+        pieces = self.split(u)
         terms = [p.log_density(x) for p, x in zip(self.parts, pieces, strict=True)]
         return jnp.sum(jnp.stack(terms))
 
@@ -165,12 +165,13 @@ class Inputs(eqx.Module):
         draws = [p.draw(k).ravel() for p, k in zip(self.parts, keys, strict=True)]
         return jnp.concatenate(draws).astype(float)
 
-    def _split(self, u):
+    def split(self, u: Float[Array, " M"]) -> tuple[Array, ...]:
+        """The coordinates of each input."""
         pieces, first = [], 0
         for part in self.parts:
             pieces.append(u[first : first + part.size])
             first += part.size
-        return pieces
+        return tuple(pieces)
 
 
 def _input(name: str, given: Any) -> AbstractInput:

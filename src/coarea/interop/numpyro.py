@@ -14,8 +14,9 @@ from coarea.errors import SettingError
 from coarea.generators import AbstractGenerator
 from coarea.kernels import NUTS
 from coarea.kernels.kernel import AbstractKernel
-from coarea.manifolds import LiftedPosterior, Posterior, condition
+from coarea.manifolds import AbstractTarget, Posterior, condition
 from coarea.manifolds.structure import Structure
+from coarea.manifolds.target import in_own_units
 from coarea.precision import require_float64
 from coarea.sampling.sample import plan_for
 from coarea.sampling.start import check_starts, improve, search
@@ -82,7 +83,7 @@ class ConstrainedNUTS(MCMCKernel):
         self._model, self._observed, self._lift = model, observed, lift
         self._structure: Structure = structure
         self._kernel = kernel
-        self._target: Posterior | LiftedPosterior | None = None
+        self._target: AbstractTarget | None = None
         self._plan: Any = None
         self._known: tuple | None = None
 
@@ -106,13 +107,13 @@ class ConstrainedNUTS(MCMCKernel):
         is_single = is_prng_key(rng_key)
         keys = rng_key[None] if is_single else rng_key
         if init_params is None:
-            starts = search(target, keys, tolerance)
+            starts = search(target.ambient, keys, tolerance)
         else:
             z = jax.tree.map(lambda x: x[None], init_params) if is_single else init_params
-            starts = improve(target, jax.vmap(self._flat)(z), tolerance)
+            starts = improve(target.ambient, jax.vmap(self._flat)(z), tolerance)
         if not isinstance(starts.u, Tracer):
-            check_starts(target, starts, tolerance)
-        chains = begin(plan, target, keys, starts.u, None)
+            check_starts(target.ambient, starts, tolerance)
+        chains = begin(plan, target, keys, jax.vmap(target.restrict)(starts.u), None)
         states = jax.vmap(self._first)(chains)
         return jax.tree.map(lambda x: x[0], states) if is_single else states
 
@@ -150,7 +151,7 @@ class ConstrainedNUTS(MCMCKernel):
         """From coordinates to the values of all sites that were not observed."""
         target = self._target
         assert target is not None
-        return lambda z: target.latents(self._flat(z))
+        return lambda z: target.latents(target.restrict(self._flat(z)))
 
     def get_diagnostics_str(self, state: ConstrainedState) -> str:  # pyright: ignore
         """For the progress bar."""
@@ -160,8 +161,10 @@ class ConstrainedNUTS(MCMCKernel):
         )
 
     def _flat(self, z: dict[str, Array]) -> Array:
-        assert isinstance(self._target, Posterior)
-        names = self._target.generator.inputs.names
+        assert self._target is not None
+        whole = self._target.ambient
+        assert isinstance(whole, Posterior)
+        names = whole.generator.inputs.names
         return jnp.concatenate([jnp.asarray(z[name], float).ravel() for name in names])
 
     def _first(self, chain: Chain) -> ConstrainedState:
@@ -178,7 +181,8 @@ class ConstrainedNUTS(MCMCKernel):
             non_reversible_step=no,
             constraint_error=zero,
         )
-        return self._state(jnp.asarray(0), chain, chain.state.position, stats, zero, chain.key)
+        u = in_own_units(chain.state.position, chain.adaptation.units)
+        return self._state(jnp.asarray(0), chain, u, stats, zero, chain.key)
 
     def _next(self, state: ConstrainedState, number) -> ConstrainedState:
         assert self._target is not None

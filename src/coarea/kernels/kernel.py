@@ -144,11 +144,12 @@ def as_algorithm(kernel: AbstractKernel, target: AbstractTarget, step_size) -> S
         del rng_key  # BlackJAX's contract allows one; these kernels start deterministically
         require_float64("a kernel on a manifold")
         if not isinstance(position, Tracer):
-            error = float(jnp.max(jnp.abs(target.residual(jnp.asarray(position)))))
-            if not error <= tolerance * float(target.scale):
+            error = float(target.constraint_error(jnp.asarray(position)))
+            if not error <= tolerance:
                 raise StartError(
                     f"the position given to init is not on the manifold: its largest residual is "
-                    f"{error:.2g}. coarea.find_start(target, key, chains) finds points that are."
+                    f"{error:.2g} of the data's size. coarea.find_start(target, key, chains) finds "
+                    "points that are."
                 )
         return kernel.init(target, jnp.asarray(position))
 

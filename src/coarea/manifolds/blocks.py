@@ -103,6 +103,12 @@ class Blocks(AbstractSplit[BlockDiagonal]):
         B = jax.vmap(self.local_inputs.take)(gradients)
         return V, jnp.swapaxes(B, 0, 1)
 
+    def local_pieces(self, constraint, n):  # noqa: D102
+        value, push = jax.linearize(constraint, n)
+        # The first local input of all blocks moves, then the second, …
+        seeds = jnp.tile(jnp.eye(self.local_inputs.shape[1], dtype=n.dtype), len(self.local_inputs))
+        return value, self.rows.take(jax.vmap(push)(seeds).T)
+
     @property
     def columns(self):
         """The local inputs, a row for each block."""

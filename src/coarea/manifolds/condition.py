@@ -12,6 +12,7 @@ import numpy as np
 
 from coarea.errors import DataError, ModelError, PrecisionError
 from coarea.generators import AbstractGenerator, Markov
+from coarea.manifolds.chart import Chart
 from coarea.manifolds.dense import Dense
 from coarea.manifolds.forced import TeacherForced
 from coarea.manifolds.lifted import LiftedPosterior, with_states
@@ -31,7 +32,7 @@ def condition(
     kwargs: Mapping[str, Any] | None = None,
     structure: Structure = "auto",
     lift: Iterable[str] | None = None,
-) -> Posterior | LiftedPosterior:
+) -> Posterior | LiftedPosterior | Chart:
     """The posterior of a model's inputs given the values that some of its outputs took.
 
     Outputs that were not observed are the latents. A value that is missing is masked
@@ -73,7 +74,12 @@ def condition(
             "generator the noise it lacks (an input of the shape of the observed output)."
         )
     if isinstance(model, Markov) and [o.name for o in observations] == ["y"]:
-        if _sees_all(model, observations[0]) and structure in ("auto", "elementwise", "blocks"):
+        if _sees_all(model, observations[0]) and structure in (
+            "auto",
+            "elementwise",
+            "blocks",
+            "chart",
+        ):
             model = TeacherForced(model, observations[0].values.reshape(outputs["y"].shape))
         elif structure in ("auto", "markov"):
             lifted = with_states(model, *_with_gaps(observations[0]), outputs["x"].shape[1:])
@@ -90,7 +96,8 @@ def condition(
         N,
         model.inputs.groups,
     )
-    return replace(posterior, shape=found.shape, structure=found.words)
+    posterior = replace(posterior, shape=found.shape, structure=found.words)
+    return Chart(posterior) if structure == "chart" else posterior
 
 
 def _from_numpyro(model, observed, args, kwargs, lift):

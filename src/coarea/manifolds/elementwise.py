@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -60,6 +61,9 @@ class Elementwise(AbstractSplit[Diagonal]):
         seeds = jnp.concatenate([units(self.shared_inputs, u), together[None]])
         rows = pushed_forward(constraint, u, seeds)
         return rows[:-1], rows[-1]
+
+    def local_pieces(self, constraint, n):  # noqa: D102
+        return jax.jvp(constraint, (n,), (jnp.ones_like(n),))
 
     def local(self, B):  # noqa: D102
         return Diagonal(B)

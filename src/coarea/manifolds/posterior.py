@@ -45,8 +45,7 @@ class Posterior(AbstractTarget):
         return self.generator.inputs.normals & (self.units is None)
 
     @property
-    def observed(self) -> Mapping[str, np.ma.MaskedArray]:
-        """The data by name, missing values masked."""
+    def observed(self) -> Mapping[str, np.ma.MaskedArray]:  # noqa: D102
         likelihoods = {name: np.ma.asarray(x) for name, x in self.generator.given.items()}
         return as_given(self.observations) | likelihoods
 
@@ -60,7 +59,8 @@ class Posterior(AbstractTarget):
     def in_units(self, units):  # noqa: D102
         return replace(self, units=units)
 
-    def residual(self, u):  # noqa: D102
+    def residual(self, u: Float[Array, " M"] | tuple[Array, ...]):
+        """At a position or, in its own units, at that of each input."""
         outputs = self._outputs(u)
         return jnp.concatenate([o.residual(outputs[o.name]) for o in self.observations])
 

@@ -92,6 +92,14 @@ def solve(
     return jnp.stack(x, -2).reshape(*b.shape[:-1], k)
 
 
+def root_of_inverse(A: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
+    """The lower R with R Rᵀ = A⁻¹."""
+    turned = cholesky(jnp.flip(A, (-1, -2)))
+    eye = jnp.broadcast_to(jnp.eye(A.shape[-1], dtype=A.dtype), A.shape)
+    # From the last row to the first: A = C Cᵀ with an upper C, and R = C⁻ᵀ.
+    return transpose(jnp.flip(solve_lower(turned, eye), (-1, -2)))
+
+
 def _cholesky_by_columns(A):
     n = A.shape[-1]
     index = jnp.arange(n)

@@ -168,6 +168,10 @@ class AbstractSplit(AbstractShape[SplitLinearisation[F]], Generic[F]):
     def pieces(self, constraint: Any, u: Float[Array, " M"]) -> tuple[Float[Array, "L N"], Any]:
         """(Vᵀ, B), B in whatever layout `local` takes."""
 
+    def local_pieces(self, constraint: Any, n: Float[Array, " K"]) -> tuple[Any, Any]:
+        """A function of local inputs alone, in the order they have here, at n, and B."""
+        raise NotImplementedError
+
     @abstractmethod
     def local(self, B: Any) -> F:
         """The factor of B."""

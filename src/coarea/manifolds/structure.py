@@ -23,7 +23,7 @@ from coarea.manifolds.split import AbstractSplit
 from coarea.manifolds.target import AbstractShape
 from coarea.manifolds.triangular import Triangular
 
-Structure = Literal["auto", "dense", "elementwise", "triangular", "blocks", "markov"]
+Structure = Literal["auto", "dense", "elementwise", "triangular", "blocks", "markov", "chart"]
 
 # A shape must promise at least this much of a gain before the dense one is given up.
 _WORTH = 0.7
@@ -57,10 +57,10 @@ def choose_shape(
     dense = _dense(N, M)
     if wanted == "dense":
         return dense
-    if wanted not in ("auto", "elementwise", "triangular", "blocks"):
+    if wanted not in ("auto", "elementwise", "triangular", "blocks", "chart"):
         raise ModelError(
-            f"structure={wanted!r}: choose 'auto', 'dense', 'elementwise', 'triangular', 'blocks' "
-            "or, for a coarea.Markov model, 'markov'."
+            f"structure={wanted!r}: choose 'auto', 'dense', 'elementwise', 'triangular', "
+            "'blocks', 'chart' or, for a coarea.Markov model, 'markov'."
         )
     try:
         pattern = _pattern(residual, draws[0])
@@ -70,6 +70,8 @@ def choose_shape(
                 f"structure={wanted!r}: the pattern of the Jacobian cannot be read ({error})."
             ) from error
         return dense._replace(words=f"{dense.words} Its pattern cannot be read: {_brief(error)}")
+    if wanted == "chart":
+        return _chart(pattern, groups, residual, draws)
     found = list(_candidates(pattern, groups))
     if wanted == "auto":
         found = [f for f in found if f.cost < _WORTH * dense.cost]
@@ -89,6 +91,66 @@ def choose_shape(
             "way. Leave it out; `posterior.structure` then says what was found."
         )
     return dense
+
+
+def _chart(pattern, groups, residual, draws) -> Found:
+    """A split into coordinates and noise that can be solved for."""
+    vanishes = False
+    for candidate in _square_splits(pattern, groups):
+        assert isinstance(candidate.shape, AbstractSplit)
+        if not _is_affine(candidate.shape, residual, draws[0]):
+            continue
+        if _has_rank(candidate.shape, residual, draws):
+            N, M = pattern.shape
+            return candidate._replace(
+                words=f"chart: {M - N} coordinates, with which the noise of {N} observed values is "
+                "solved for; a step costs about a gradient of their density."
+            )
+        vanishes = True
+    if vanishes:
+        raise ModelError(
+            "structure='chart': the derivative of an observed value with respect to its noise "
+            "vanishes somewhere, so that the noise cannot be solved for. Leave structure out."
+        )
+    raise ModelError(
+        "structure='chart' does not fit: it needs noise of its own in every observed value, as a "
+        "summand or with a factor (location + scale * noise), so that it can be solved for. Leave "
+        "structure out; `posterior.structure` then says what was found."
+    )
+
+
+def _is_affine(shape: AbstractSplit, residual, u) -> bool:
+    """Whether no element of B depends on local inputs, so that they enter as summands.
+
+    In reverse, where what each input contributes stays apart: forward, the zeros of a tangent
+    count as numbers like others.
+    """
+    mine = shape.local_inputs.flat[~shape.local_inputs.is_pad]
+
+    def columns_of_B(u):
+        value, pull_back = jax.vjp(residual, u)
+        return pull_back(np.ones(value.shape))[0][mine]
+
+    try:
+        return _pattern(columns_of_B, u).tocsc()[:, mine].nnz == 0
+    except Exception:  # asdex raises many kinds
+        return False
+
+
+def _square_splits(pattern: Any, groups: np.ndarray) -> Iterator[Found]:
+    """Those in which as many local inputs as constraints couple with nothing else.
+
+    Narrow inputs are taken for noise first; where they are too many, one named input.
+    """
+    by_column = pattern.tocsc()
+    counts = np.diff(by_column.indptr)
+    width = np.bincount(groups, weights=counts) / np.bincount(groups)
+    used = counts > 0
+    narrow = [used & (width[groups] <= most) for most in sorted(set(width[groups[used]]))]
+    named = [used & (groups == group) for group in np.argsort(width, kind="stable")]
+    for local in [*narrow, *named]:
+        if np.count_nonzero(local) == pattern.shape[0]:
+            yield from _split(by_column, np.flatnonzero(~local), np.flatnonzero(local), 1)
 
 
 def _brief(error: Exception) -> str:
@@ -145,15 +207,21 @@ def _blocks(by_column, shared: np.ndarray, used: np.ndarray) -> Iterator[Found]:
     """Groups of rows that no local input connects."""
     N, L = by_column.shape[0], len(shared)
     local = np.setdiff1d(used, shared)
-    if not 0 < L < N or len(local) < N:
-        return
+    if 0 < L < N and len(local) >= N:
+        yield from _split(by_column, shared, local)
+
+
+def _split(
+    by_column, shared: np.ndarray, local: np.ndarray, fewest_groups: int = 2
+) -> Iterator[Found]:
+    N, L = by_column.shape[0], len(shared)
     B = by_column[:, local].tocsr()
     if np.any(maximum_bipartite_matching(B, perm_type="column") < 0):
         return  # some rows could not be met by local inputs alone
     K, labels = connected_components(_bipartite(B), directed=False)
     rows, inputs = labels[:N], labels[N:]
     r, w = np.bincount(rows, minlength=K).max(), np.bincount(inputs, minlength=K).max()
-    if K < 2:
+    if fewest_groups > K:
         return
     indices = Indices(shared)
     if r == w == 1:

@@ -7,12 +7,18 @@ only these three and never which shape they move on.
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
+
+from coarea.manifolds import small
+
+# What a position is measured in: a unit for each element, or a lower triangle.
+Units: TypeAlias = Float[Array, " M"] | Float[Array, "M M"]
 
 
 class AbstractTangentSpace(eqx.Module):
@@ -159,11 +165,39 @@ class AbstractTarget(eqx.Module):
         """
         return 1
 
+    @property
+    def observed(self) -> Mapping[str, np.ma.MaskedArray] | None:
+        """The data by name, missing values masked. None where there are none."""
+        return None
+
+    @property
+    def ambient(self) -> "AbstractTarget":
+        """The target among all inputs, where start points are looked for: itself, or a chart's."""
+        return self
+
+    def embed(self, u: Float[Array, " M"]) -> Float[Array, " K"]:
+        """A position among all inputs."""
+        return u
+
+    def restrict(self, u: Float[Array, " K"]) -> Float[Array, " M"]:
+        """The position of what `embed` gives."""
+        return u
+
+    def metric(self, u: Float[Array, " M"]) -> Float[Array, "M M"] | None:
+        """The matrix that measures changes of a position here, if it is worth a mass matrix."""
+        del u
+        return None
+
+    def constraint_error(self, u: Float[Array, " M"]) -> Float[Array, ""]:
+        """The largest residual, relative to the size of the data."""
+        return jnp.max(jnp.abs(self.ambient.residual(self.embed(u)))) / self.scale
+
     @abstractmethod
-    def in_units(self, units: Float[Array, " M"] | None) -> Self:
+    def in_units(self, units: Units | None) -> Self:
         """The same distribution with every element of a position measured in a unit of its own.
 
-        This is what a diagonal mass matrix amounts to. A shape stays what it is.
+        This is what a diagonal mass matrix amounts to. A shape stays what it is. Where there is
+        no shape, a chart takes a matrix too: a position is then that times the one in its units.
         """
 
     @abstractmethod
@@ -205,6 +239,15 @@ class AbstractTarget(eqx.Module):
         """The name of one constraint, for messages: `y[3, 0]`."""
 
 
-def in_own_units(u: Float[Array, " M"], units: Float[Array, " M"] | None) -> Float[Array, " M"]:
+def in_own_units(u: Float[Array, " M"], units: Units | None) -> Float[Array, " M"]:
     """The position that the user's functions see."""
-    return u if units is None else units * u
+    if units is None:
+        return u
+    return units * u if units.ndim == 1 else small.combine(u, units.T)
+
+
+def measured_in(u: Float[Array, " M"], units: Units | None) -> Float[Array, " M"]:
+    """The position in these units."""
+    if units is None:
+        return u
+    return u / units if units.ndim == 1 else small.solve_lower(units, u[:, None])[:, 0]

@@ -100,7 +100,7 @@ def with_ends(result: "DataTree", ends: Ended) -> "DataTree":
     result[_ADAPTED] = xr.DataTree(
         xr.Dataset(
             {
-                name: (("chain", "input")[: np.ndim(values)], np.asarray(values))
+                name: (("chain", "input", "direction")[: np.ndim(values)], np.asarray(values))
                 for name, values in adapted.items()
                 if values is not None
             }

@@ -13,7 +13,7 @@ from jaxtyping import ArrayLike
 from coarea.errors import DataError, SettingError
 from coarea.kernels import NUTS
 from coarea.kernels.kernel import AbstractKernel
-from coarea.manifolds import AbstractTarget, LiftedPosterior, Posterior
+from coarea.manifolds import AbstractTarget
 from coarea.precision import Precision, computing_in
 from coarea.sampling.chains import longest_block
 from coarea.sampling.places import Devices, places_for
@@ -31,6 +31,7 @@ from coarea.sampling.run import Group, draw
 from coarea.sampling.settings import check_count, check_target, one_blas_thread
 from coarea.sampling.start import check_given, check_starts, improve, search
 from coarea.sampling.transitions import Ended, Exact, Plan, begin, end, kept_of
+from coarea.sampling.units import units_for
 from coarea.sampling.warmup import Warmup
 
 if TYPE_CHECKING:
@@ -96,8 +97,7 @@ def sample(
         ends = joined([end(program.plan, group.chains) for group in drawn], chains)
     imports.join()
     about = {"seed": seed, "tuning_steps": warmup, "sampling_time": time.perf_counter() - began}
-    observed = target.observed if isinstance(target, Posterior | LiftedPosterior) else None
-    result = with_ends(as_datatree(block, observed, about, target.fixed), ends)
+    result = with_ends(as_datatree(block, target.observed, about, target.fixed), ends)
     warn_of_problems(result, stacklevel=3)
     return result
 
@@ -112,12 +112,12 @@ def _starts(target, places, seed, given, chains, kernel) -> list[Ended]:
     found = []
     for place in places:
         if given is None:
-            found.append(search(target, place.keys(seed).start, tolerance))
+            found.append(search(target.ambient, place.keys(seed).start, tolerance))
         else:
-            u = jnp.asarray(check_given(target, given, chains))
-            found.append(improve(target, place.put(u), tolerance))
-    check_starts(target, joined(found, chains), tolerance)
-    return [Ended(start.u, None) for start in found]
+            u = jax.vmap(target.embed)(jnp.asarray(check_given(target, given, chains)))
+            found.append(improve(target.ambient, place.put(u), tolerance))
+    check_starts(target.ambient, joined(found, chains), tolerance)
+    return [Ended(jax.vmap(target.restrict)(start.u), None) for start in found]
 
 
 def _groups(program: Exact, places, seed, starts, warmup, draws) -> list[Group]:
@@ -132,8 +132,8 @@ def _groups(program: Exact, places, seed, starts, warmup, draws) -> list[Group]:
 
 def plan_for(target: AbstractTarget, kernel: AbstractKernel, warmup: int) -> Plan:
     """The kernel and its tuning, as they enter the program that is compiled."""
-    adapts_units = kernel.mass == "diagonal"
-    if adapts_units:
+    units = units_for(target, kernel.mass)
+    if units is not None:
         target = target.in_units(jnp.ones(target.num_inputs))
     # What may change from call to call is an array, so that it needs no new compilation.
     return Plan(
@@ -143,7 +143,7 @@ def plan_for(target: AbstractTarget, kernel: AbstractKernel, warmup: int) -> Pla
             kernel.longest_step(target),
             jnp.asarray(warmup),
             target.extent,
-            adapts_units,
+            units,
         ),
         None if kernel.step_size is None else jnp.asarray(kernel.step_size, float),
     )

@@ -68,11 +68,12 @@ def find_start(target: AbstractTarget, key: Key[Array, ""], chains: int) -> np.n
     tolerance = Rattle().tolerance_for(jnp.float64)
     with one_blas_thread():
         found = [
-            search(target, chain_keys(key, chain).start[None], tolerance) for chain in range(chains)
+            search(target.ambient, chain_keys(key, chain).start[None], tolerance)
+            for chain in range(chains)
         ]
     starts = jax.tree.map(lambda *x: jnp.concatenate(x), *found)
-    check_starts(target, starts, tolerance)
-    return np.asarray(starts.u)
+    check_starts(target.ambient, starts, tolerance)
+    return np.asarray(jax.vmap(target.restrict)(starts.u))
 
 
 class ChainKeys(NamedTuple):

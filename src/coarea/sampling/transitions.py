@@ -4,13 +4,12 @@ from typing import NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from coarea.dynamics.rattle import PhaseState
 from coarea.kernels.kernel import AbstractKernel, TransitionInfo, Tuning
 from coarea.manifolds import AbstractTarget
-from coarea.manifolds.target import in_own_units
+from coarea.manifolds.target import in_own_units, measured_in
 from coarea.sampling.chains import AbstractProgram, Block, for_each_chain
 from coarea.sampling.warmup import Adaptation, Learnt, Warmup
 
@@ -75,7 +74,7 @@ def begin(
 
     def one(key, u, learnt):
         warmup = plan.warmup
-        adaptation = warmup.init(u.size) if learnt is None else warmup.resume(learnt)
+        adaptation = warmup.init(target, u) if learnt is None else warmup.resume(learnt)
         state = plan.kernel.init(*_in_units(target, u, adaptation.units))
         return Chain(key, state, adaptation)
 
@@ -109,8 +108,8 @@ def transition(
     measured = target if units is None else target.in_units(units)
     state, info = plan.kernel.step(measured, key, chain.state, tuning)
     u = in_own_units(state.position, units)
-    adaptation = plan.warmup.update(chain.adaptation, info, u, number)
-    stats = _stats(state, info, tuning.step_size, target.residual(u) / target.scale)
+    adaptation = plan.warmup.update(target, chain.adaptation, info, u, number)
+    stats = _stats(state, info, tuning.step_size, target.constraint_error(u))
     if units is not None:
         state = _measured_anew(plan, target, state, u, adaptation.units, number)
     return Chain(chain.key, state, adaptation), u, stats
@@ -131,7 +130,7 @@ class Exact(AbstractProgram):
 
 def _in_units(target, u, units):
     """The target and a position in given units."""
-    return (target, u) if units is None else (target.in_units(units), u / units)
+    return (target if units is None else target.in_units(units)), measured_in(u, units)
 
 
 def _measured_anew(plan, target, state, u, units, transition):
@@ -144,7 +143,7 @@ def _measured_anew(plan, target, state, u, units, transition):
     return jax.lax.while_loop(lambda carry: carry[0], remeasure, (begins, state))[1]
 
 
-def _stats(state: PhaseState, info: TransitionInfo, step_size, residual) -> Stats:
+def _stats(state: PhaseState, info: TransitionInfo, step_size, constraint_error) -> Stats:
     return Stats(
         acceptance_rate=info.acceptance_rate,
         diverging=info.is_divergent,
@@ -155,5 +154,5 @@ def _stats(state: PhaseState, info: TransitionInfo, step_size, residual) -> Stat
         step_size=step_size,
         convergence_error=info.convergence_error,
         non_reversible_step=info.non_reversible_step,
-        constraint_error=jnp.max(jnp.abs(residual)),
+        constraint_error=constraint_error,
     )

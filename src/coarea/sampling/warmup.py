@@ -6,16 +6,18 @@ step of the right order.
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from blackjax.adaptation.mass_matrix import WelfordAlgorithmState, welford_algorithm
 from blackjax.adaptation.step_size import DualAveragingAdaptationState, dual_averaging_adaptation
 from jaxtyping import Array, Bool, Float, Int
 
 from coarea.kernels.kernel import TransitionInfo, Tuning
+from coarea.manifolds import AbstractTarget
+from coarea.manifolds.target import Units
+from coarea.sampling.units import AbstractUnits
 
 # Where the search begins, relative to the size of a position.
 _FIRST_STEP = 0.1
@@ -36,10 +38,6 @@ _SECOND_CHANCE = 1.5
 # from the start point to where the posterior lies does not weigh on the result.
 _WINDOWS = (0.25,)
 _WINDOWS_WITH_UNITS = (0.15, 0.3, 0.55, 0.8)
-# Transitions' worth of weight that equal units have against those measured.
-_EQUAL_UNITS = 5
-
-_welford = welford_algorithm(is_diagonal_matrix=True)
 
 
 class Search(NamedTuple):
@@ -85,7 +83,7 @@ class Adaptation(NamedTuple):
     """All that a chain has learnt.
 
     Of the two searches for a step size, one by acceptance and one by failures, the smaller is used.
-    `units` and what they are estimated from are None where every input has unit one.
+    `units` and what they follow from are None where every input has unit one.
     """
 
     search: Search
@@ -93,8 +91,8 @@ class Adaptation(NamedTuple):
     by_failures: FailureSearch
     turning_time: Float[Array, ""]
     age: Int[Array, ""]  # transitions since this window began
-    units: Float[Array, " M"] | None
-    spread: WelfordAlgorithmState | None
+    units: Units | None
+    known_of_units: Any
 
 
 class Learnt(NamedTuple):
@@ -102,7 +100,7 @@ class Learnt(NamedTuple):
 
     step_size: Float[Array, ""]
     turning_time: Float[Array, ""]
-    units: Float[Array, " M"] | None
+    units: Units | None
 
 
 class Warmup(eqx.Module):
@@ -112,16 +110,16 @@ class Warmup(eqx.Module):
     longest_step: float
     length: Int[Array, ""]
     extent: Float[Array, ""]
-    adapts_units: bool = eqx.field(static=True)
+    units: AbstractUnits | None
 
     @property
     def _dual_averaging(self):
         return dual_averaging_adaptation(self.target_acceptance)
 
-    def init(self, num_inputs: int) -> Adaptation:
-        """The state before the first transition."""
+    def init(self, target: AbstractTarget, u: Float[Array, " M"]) -> Adaptation:
+        """The state before the first transition, at u."""
         first = jnp.minimum(_FIRST_STEP * self.extent, self.longest_step)
-        units = jnp.ones(num_inputs) if self.adapts_units else None
+        units = None if self.units is None else self.units.first(target, u)
         return self._window(first, _FIRST_STEPS * first, units)
 
     def resume(self, learnt: Learnt) -> Adaptation:
@@ -150,12 +148,13 @@ class Warmup(eqx.Module):
 
     def starts_window(self, transition: Int[Array, ""]) -> Bool[Array, ""]:
         """Whether learning begins afresh after this transition."""
-        fractions = _WINDOWS_WITH_UNITS if self.adapts_units else _WINDOWS
+        fractions = _WINDOWS if self.units is None else _WINDOWS_WITH_UNITS
         ends = [(fraction * self.length).astype(int) for fraction in fractions]
         return jnp.any(transition + 1 == jnp.stack(ends))
 
     def update(
         self,
+        target: AbstractTarget,
         state: Adaptation,
         info: TransitionInfo,
         position: Float[Array, " M"],
@@ -164,11 +163,11 @@ class Warmup(eqx.Module):
         """Learn from a transition that led to `position`. After warm-up nothing changes."""
         return jax.lax.cond(
             transition < self.length,
-            lambda: self._learn(state, info, position, transition),
+            lambda: self._learn(target, state, info, position, transition),
             lambda: state,
         )
 
-    def _learn(self, state: Adaptation, info, position, transition) -> Adaptation:
+    def _learn(self, target, state: Adaptation, info, position, transition) -> Adaptation:
         tuning = self.tuning(state, transition)
         failed = info.convergence_error | info.non_reversible_step
         first, by_acceptance, _ = self._dual_averaging
@@ -188,9 +187,12 @@ class Warmup(eqx.Module):
             age=age,
             turning_time=state.turning_time + (info.turning_time - state.turning_time) / age,
         )
-        if state.spread is not None:
-            learnt = learnt._replace(spread=_welford[1](state.spread, position))
-        return _where(self.starts_window(transition), self._next_window(learnt), learnt)
+        if self.units is not None:
+            known = self.units.learn(state.known_of_units, target, position, transition)
+            learnt = learnt._replace(known_of_units=known)
+        return jax.lax.cond(
+            self.starts_window(transition), lambda: self._next_window(learnt), lambda: learnt
+        )
 
     def _searched(self, search: Search, acceptance_rate, failed) -> Search:
         """One more doubling or halving; a step that fails is too long whatever it was worth."""
@@ -206,7 +208,7 @@ class Warmup(eqx.Module):
 
     def _next_window(self, state: Adaptation) -> Adaptation:
         step_size, turning_time, units = self.learnt(state)
-        if units is None:
+        if self.units is None or units is None:
             # Each from where it was itself: the one that did not decide saw the other's steps and
             # may be anywhere above. Divided by ten, near which dual averaging looks first.
             allowed = jnp.exp(state.by_acceptance.log_step_size_avg)
@@ -217,13 +219,8 @@ class Warmup(eqx.Module):
                 by_acceptance=first(jnp.minimum(allowed, 10 * step_size) / 10),
                 by_failures=FailureSearch.beginning(_SECOND_CHANCE * bearable),
             )
-        variance, count, _ = _welford[2](state.spread)
-        # Only ratios of units matter, so that they are drawn towards their geometric mean: a step
-        # size takes care of what they have in common.
-        measured = 0.5 * jnp.log(variance)
-        weight = count / (count + _EQUAL_UNITS)
-        measured = jnp.exp(weight * measured + (1 - weight) * jnp.mean(measured))
-        units = jnp.where(jnp.all(jnp.isfinite(measured) & (measured > 0)), measured, units)
+        measured = self.units.units(state.known_of_units)
+        units = jnp.where(jnp.all(jnp.isfinite(measured)), measured, units)
         first = jnp.minimum(_FIRST_STEP, self.longest_step)
         return self._window(first, _FIRST_STEPS * first, units)
 
@@ -236,7 +233,7 @@ class Warmup(eqx.Module):
             turning_time,
             jnp.asarray(0),
             units,
-            None if units is None else _welford[0](units.size),
+            None if self.units is None else self.units.nothing(units),
         )
         # Weakly typed scalars would make the first block a program of its own.
         return jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), state)

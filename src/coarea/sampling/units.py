@@ -1,0 +1,111 @@
+"""What warm-up learns to measure positions in: what a mass matrix amounts to."""
+
+from abc import abstractmethod
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from blackjax.adaptation.mass_matrix import welford_algorithm
+from jaxtyping import Array, Float, Int
+
+from coarea.kernels.kernel import Mass
+from coarea.manifolds import AbstractTarget, small
+from coarea.manifolds.target import Units
+
+# Transitions' worth of weight that equal units have against those measured.
+_EQUAL_UNITS = 5
+# A metric costs several gradients: it is looked at after every so many transitions.
+_METRIC_EVERY = 4
+
+_welford = welford_algorithm(is_diagonal_matrix=True)
+
+
+class AbstractUnits(eqx.Module):
+    """A way to find them. What is learnt of one window is an array, or several."""
+
+    @abstractmethod
+    def first(self, target: AbstractTarget, u: Float[Array, " M"]) -> Units:
+        """Those to begin with at u."""
+
+    @abstractmethod
+    def nothing(self, units: Units) -> Any:
+        """What is known before the first transition of a window with these units."""
+
+    @abstractmethod
+    def learn(
+        self,
+        known: Any,
+        target: AbstractTarget,
+        u: Float[Array, " M"],
+        transition: Int[Array, ""],
+    ) -> Any:
+        """What is known after a transition to u."""
+
+    @abstractmethod
+    def units(self, known: Any) -> Units:
+        """Those that the window speaks for; not finite if it says nothing."""
+
+
+class Deviations(AbstractUnits):
+    """Every input's own standard deviation."""
+
+    def first(self, target, u):  # noqa: D102
+        return jnp.ones_like(u)
+
+    def nothing(self, units):  # noqa: D102
+        return _welford[0](units.shape[0])
+
+    def learn(self, known, target, u, transition):  # noqa: D102
+        return _welford[1](known, u)
+
+    def units(self, known):
+        """Only ratios matter, so that they are drawn towards their geometric mean.
+
+        A step size takes care of what they have in common.
+        """
+        variance, count, _ = _welford[2](known)
+        measured = 0.5 * jnp.log(variance)
+        weight = count / (count + _EQUAL_UNITS)
+        measured = jnp.exp(weight * measured + (1 - weight) * jnp.mean(measured))
+        return jnp.where(measured > 0, measured, jnp.nan)
+
+
+class _Mean(NamedTuple):
+    value: Float[Array, "M M"]
+    number: Float[Array, ""]
+
+
+class Metric(AbstractUnits):
+    """The average of the inverse of what measures changes of a position, where a target has that.
+
+    It says how far the density reaches in all directions at once, from few positions. (The average
+    itself would be that of the places where it reaches least far.)
+    """
+
+    def first(self, target, u):  # noqa: D102
+        metric = target.metric(u)
+        assert metric is not None
+        return small.root_of_inverse(metric)
+
+    def nothing(self, units):  # noqa: D102
+        return _Mean(jnp.zeros_like(units), jnp.zeros((), units.dtype))
+
+    def learn(self, known, target, u, transition):  # noqa: D102
+        def another():
+            number = known.number + 1
+            root = self.first(target, u)
+            return _Mean(known.value + (root @ root.T - known.value) / number, number)
+
+        return jax.lax.cond(transition % _METRIC_EVERY == 0, another, lambda: known)
+
+    def units(self, known):  # noqa: D102
+        return small.cholesky(known.value)
+
+
+def units_for(target: AbstractTarget, mass: Mass) -> AbstractUnits | None:
+    """What a kernel's mass asks for. An identity among all inputs is a metric in a chart."""
+    if mass == "diagonal":
+        return Deviations()
+    u = jax.ShapeDtypeStruct((target.num_inputs,), float)
+    return None if jax.eval_shape(target.metric, u) is None else Metric()
