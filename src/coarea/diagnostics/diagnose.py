@@ -11,6 +11,9 @@ _RHAT = 1.01
 _ESS_PER_CHAIN = 100
 _CHAINS_LOOKED_AT = 128
 _ELEMENTS_LOOKED_AT = 32
+# R-hat needs no more draws than these in all, nor fewer than those of a chain.
+_DRAWS_FOR_RHAT = 2**14
+_DRAWS_OF_A_CHAIN = 1000
 _FAILURES = 0.01
 _BFMI = 0.3
 
@@ -126,19 +129,25 @@ def _mixing(draws) -> list[Finding]:
     """
     from arviz_stats.base.array import array_stats
 
-    num_chains = draws["sample_stats"].sizes["chain"]
-    looked_at = np.unique(np.linspace(0, num_chains - 1, _CHAINS_LOOKED_AT).astype(int))
+    num_chains, num_draws = (draws["sample_stats"].sizes[axis] for axis in ("chain", "draw"))
+    looked_at = np.arange(num_chains)
+    if num_chains > _CHAINS_LOOKED_AT:
+        looked_at = np.linspace(0, num_chains - 1, _CHAINS_LOOKED_AT).astype(int)
+    apart = min(num_chains * num_draws // _DRAWS_FOR_RHAT, num_draws // _DRAWS_OF_A_CHAIN)
     worst_rhat, worst_ess = ("", 1.0), ("", np.inf)
     drawn = draws["posterior"].data_vars or draws["inputs"].data_vars
     for name, variable in drawn.items():
-        x = variable.values[looked_at]
+        if not any(variable.values.strides[:2]):
+            continue  # repeated, not drawn
+        x = variable.values if num_chains == len(looked_at) else variable.values[looked_at]
         x = x.reshape(*x.shape[:2], -1)
         x = x[..., np.all(np.isfinite(x), axis=(0, 1)) & _varies(x)]
         if x.shape[-1] == 0 or x.shape[1] < 4:
             continue
         x = x[..., _slowest(x)]
-        rhat = np.max(array_stats.rhat(x, chain_axis=0, draw_axis=1))
-        ess = np.min(array_stats.ess(x, chain_axis=0, draw_axis=1)) * num_chains / len(looked_at)
+        axes = {"chain_axis": 0, "draw_axis": 1}
+        rhat = np.max(array_stats.rhat(x[:, :: max(1, apart)], **axes))
+        ess = np.min(array_stats.ess(x, **axes)) * num_chains / len(looked_at)
         worst_rhat = max(worst_rhat, (str(name), float(rhat)), key=lambda pair: pair[1])
         worst_ess = min(worst_ess, (str(name), float(ess)), key=lambda pair: pair[1])
     least = _ESS_PER_CHAIN * num_chains
