@@ -41,9 +41,11 @@ def test_too_large_a_step_shows_in_the_failures():
         point=np.array([3.0, 0.0]),
     )
     coarse = co.CHMC(num_steps=2, step_size=1.0)
-    assert "convergence_error" in named(
-        co.sample(ellipse, draws=500, warmup=0, chains=2, kernel=coarse)
-    )
+    draws = co.sample(ellipse, draws=500, warmup=0, chains=2, kernel=coarse)
+    assert "convergence_error" in named(draws)
+    # A failure is a divergence too, and looking at the draws has not changed them.
+    stats = draws.sample_stats
+    assert stats["diverging"].where(stats["convergence_error"]).min() == 1
     # Left to itself, warm-up holds failures near one in a hundred, though every energy is equal.
     draws = co.sample(ellipse, draws=2000, warmup=1000, chains=2)
     assert draws.sample_stats["convergence_error"].mean() < 0.02

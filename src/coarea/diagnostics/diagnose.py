@@ -57,7 +57,9 @@ def diagnose(draws: "DataTree") -> Diagnosis:
     findings = _weights(stats["weight"]) if "weight" in stats else _mixing(draws)
     if "convergence_error" in stats:
         findings += _projections(stats["convergence_error"], stats["non_reversible_step"])
-        stats["diverging"] &= ~(stats["convergence_error"] | stats["non_reversible_step"])
+        # A trajectory that failed counts as divergent too; here it has been told of already.
+        failed = stats["convergence_error"] | stats["non_reversible_step"]
+        stats["diverging"] = stats["diverging"] & ~failed
     if "diverging" in stats:
         findings.append(
             _failures(
@@ -70,7 +72,7 @@ def diagnose(draws: "DataTree") -> Diagnosis:
             )
         )
     if "energy" in stats:
-        findings.append(_energy(stats["energy"]))
+        findings.append(_energy(stats["energy"][_looked_at(len(stats["energy"]))]))
     if "constraint_error" in stats:
         findings.append(_constraint(stats["constraint_error"]))
     if "distance" in stats:
@@ -130,16 +132,14 @@ def _mixing(draws) -> list[Finding]:
     from arviz_stats.base.array import array_stats
 
     num_chains, num_draws = (draws["sample_stats"].sizes[axis] for axis in ("chain", "draw"))
-    looked_at = np.arange(num_chains)
-    if num_chains > _CHAINS_LOOKED_AT:
-        looked_at = np.linspace(0, num_chains - 1, _CHAINS_LOOKED_AT).astype(int)
+    looked_at = _looked_at(num_chains)
     apart = min(num_chains * num_draws // _DRAWS_FOR_RHAT, num_draws // _DRAWS_OF_A_CHAIN)
     worst_rhat, worst_ess = ("", 1.0), ("", np.inf)
     drawn = draws["posterior"].data_vars or draws["inputs"].data_vars
     for name, variable in drawn.items():
         if not any(variable.values.strides[:2]):
             continue  # repeated, not drawn
-        x = variable.values if num_chains == len(looked_at) else variable.values[looked_at]
+        x = variable.values[looked_at]
         x = x.reshape(*x.shape[:2], -1)
         x = x[..., np.all(np.isfinite(x), axis=(0, 1)) & _varies(x)]
         if x.shape[-1] == 0 or x.shape[1] < 4:
@@ -147,7 +147,7 @@ def _mixing(draws) -> list[Finding]:
         x = x[..., _slowest(x)]
         axes = {"chain_axis": 0, "draw_axis": 1}
         rhat = np.max(array_stats.rhat(x[:, :: max(1, apart)], **axes))
-        ess = np.min(array_stats.ess(x, **axes)) * num_chains / len(looked_at)
+        ess = np.min(array_stats.ess(x, **axes)) * num_chains / len(x)
         worst_rhat = max(worst_rhat, (str(name), float(rhat)), key=lambda pair: pair[1])
         worst_ess = min(worst_ess, (str(name), float(ess)), key=lambda pair: pair[1])
     least = _ESS_PER_CHAIN * num_chains
@@ -172,6 +172,13 @@ def _mixing(draws) -> list[Finding]:
             ),
         )
     return findings
+
+
+def _looked_at(num_chains: int) -> slice | np.ndarray:
+    """The chains that are looked at: all, unless they are very many."""
+    if num_chains <= _CHAINS_LOOKED_AT:
+        return slice(None)
+    return np.linspace(0, num_chains - 1, _CHAINS_LOOKED_AT).astype(int)
 
 
 def _slowest(x):
