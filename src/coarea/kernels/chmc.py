@@ -62,7 +62,8 @@ class CHMC(AbstractKernel):
             fewest, most = 1, jnp.clip(until_turn, 2, _MOST_STEPS).astype(int) - 1
         else:
             fewest, most = self._range
-        num_steps = jnp.minimum(fewest + (length * (most + 1 - fewest)).astype(int), most)
+        fraction = length if tuning.fraction is None else tuning.fraction
+        num_steps = jnp.minimum(fewest + (fraction * (most + 1 - fewest)).astype(int), most)
         end, count, turning_time = self._trajectory(target, start, num_steps, tuning)
         error = end.energy - start.energy
         error = jnp.where(end.failed | jnp.isnan(error), jnp.inf, error)

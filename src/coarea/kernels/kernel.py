@@ -41,12 +41,14 @@ class Tuning(NamedTuple):
     """What a kernel runs with, and warm-up finds: one chain's.
 
     `turning_time` is how long trajectories take to turn back, for a kernel that is not told their
-    length; while it `is_learning`, each is followed until it does.
+    length; while it `is_learning`, each is followed until it does. `fraction` says how long this
+    one is among the lengths it may have, from 0 to 1; a kernel that is not told draws one.
     """
 
     step_size: Float[Array, ""]
     turning_time: Float[Array, ""]
     is_learning: Bool[Array, ""]
+    fraction: Float[Array, ""] | None = None
 
 
 class AbstractKernel(eqx.Module):

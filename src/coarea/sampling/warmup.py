@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from blackjax.adaptation.step_size import DualAveragingAdaptationState, dual_averaging_adaptation
 from jaxtyping import Array, Bool, Float, Int
 
@@ -144,7 +145,8 @@ class Warmup(eqx.Module):
         trial = jnp.where(state.search.is_over, jnp.exp(trial), state.search.step_size)
         trial = jnp.minimum(trial, self.longest_step)
         step_size = jnp.where(is_warmup, trial, self.learnt(state).step_size)
-        return Tuning(step_size, state.turning_time, is_warmup & (state.age < _TURNS_SEEN))
+        is_learning = is_warmup & (state.age < _TURNS_SEEN)
+        return Tuning(step_size, state.turning_time, is_learning, _fraction(transition))
 
     def starts_window(self, transition: Int[Array, ""]) -> Bool[Array, ""]:
         """Whether learning begins afresh after this transition."""
@@ -242,6 +244,14 @@ class Warmup(eqx.Module):
         """Beyond the longest step a longer one tells nothing new: do not drift away."""
         longest = jnp.log(self.longest_step)
         return search._replace(log_step_size=jnp.minimum(search.log_step_size, longest))
+
+
+def _fraction(transition: Int[Array, ""]) -> Float[Array, ""]:
+    """Evenly spread from 0 to 1, by multiples of the golden ratio.
+
+    The same for all chains: of those that run in step each would wait for the longest.
+    """
+    return (transition.astype(jnp.uint32) * np.uint32(0x9E3779B9)) / jnp.asarray(2.0**32, float)
 
 
 def _where(condition, yes, no):
