@@ -68,10 +68,11 @@ class Group:
             self._wait_for_copy()
             self._last_copy = self._copier.submit(self._copy, block, self.num_draws, count)
         self._done += count
-        rates, failed = (
-            np.asarray(x)[:, :count] for x in (block.stats.acceptance_rate, block.stats.diverging)
-        )
-        return Report(is_warmup, rates.size, float(np.sum(rates)), int(np.sum(failed)))
+        # What is not valid is zero. Where arrays travel, only the sums do here.
+        rates, failed = block.stats.acceptance_rate, block.stats.diverging
+        if not travels:
+            rates, failed = np.asarray(rates), np.asarray(failed)
+        return Report(is_warmup, len(rates) * count, float(rates.sum()), int(failed.sum()))
 
     def draws(self) -> Block:
         """All draws made so far, axes (chain, draw, …)."""
@@ -94,7 +95,14 @@ class Group:
         def put(whole, part):
             whole[:, at : at + count] = np.asarray(part)[:, :count]
 
-        jax.tree.map(put, self._kept, block)
+        pairs = zip(jax.tree.leaves(self._kept), jax.tree.leaves(block), strict=True)
+        if not self.place.is_accelerator:
+            for whole, part in pairs:
+                put(whole, part)
+            return
+        # Gigabytes, of chains by the thousand: one thread would take longer than the chains.
+        with ThreadPoolExecutor(num_cores()) as pool:
+            list(pool.map(lambda pair: put(*pair), pairs))
 
 
 def num_cores() -> int:
