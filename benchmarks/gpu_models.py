@@ -8,7 +8,7 @@ from benchmarks.harness import Report
 from coarea.experiments import fitzhugh_nagumo
 
 ABOUT = """
-As above: in-painting, a pose from two cameras, and the FitzHugh–Nagumo diffusion seen in part, with trajectories of three steps. The chains have few draws each;
+As above: in-painting, a pose from two cameras, and the FitzHugh–Nagumo diffusion seen in part, with trajectories of three steps (in coordinates, ten). The chains have few draws each;
 what they share is the answer.
 """
 
@@ -17,6 +17,9 @@ def cases():
     three = co.CHMC(num_steps=3)
     yield "FitzHugh–Nagumo", neuron(), tuple(fitzhugh_nagumo.TRUTH), three, 1024, 40, 40, "float64"
     yield "in-painting", inpainting(), "code", three, 4096, 200, 200, "float64"
+    chart = inpainting(structure="chart")
+    ten = co.CHMC(num_steps=10)
+    yield "in-painting, in coordinates", chart, "code", ten, 4096, 400, 300, "float64"
     yield "human pose", pose(), None, three, 4096, 40, 40, "float64"
 
 
@@ -25,13 +28,14 @@ def neuron():
     return co.condition(fitzhugh_nagumo.model(100), {"y": seen})
 
 
-def inpainting():
+def inpainting(structure="auto"):
     from coarea.experiments.mnist.masks import see
     from coarea.experiments.mnist.model import Puzzle
     from coarea.experiments.mnist.networks import shipped
 
     known = shipped()
-    return Puzzle.of(known.decoder, see(known.images[4], "top-quarter")).posterior()
+    puzzle = Puzzle.of(known.decoder, see(known.images[4], "top-quarter"))
+    return puzzle.posterior(structure)
 
 
 def pose():

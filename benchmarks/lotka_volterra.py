@@ -14,7 +14,7 @@ ABOUT = """
 50 steps, both populations seen exactly after each: 104 random inputs, 100 constraints, four rates wanted. This simulator
 happens to have a likelihood in closed form; NUTS of NumPyro, BlackJAX and nutpie (PyMC, Numba) are *given* it, and
 what coarea and mici are given is the simulator. coarea's `co.Markov` tells the model step by step, `co.Generator` as one
-function. mici has one chain of 400 draws from a start of coarea's, once with its own warm-up and dynamic trajectories, as the others, and once
+function; in coordinates (`structure="chart"`) the noise is solved for and the four rates are moved alone. mici has one chain of 400 draws from a start of coarea's, once with its own warm-up and dynamic trajectories, as the others, and once
 without warm-up and of some steps tried the best (1, one or two of them a draw; its system for normal inputs did not move at any of 0.25 to 1.5); the elliptical slice sampler draws
 from an approximation (tolerance 100). 500 transitions of warm-up each, nutpie and coarea on both cores. Where chains are many mici is reckoned at twice its one chain's rate, a process a core.
 """
@@ -67,6 +67,7 @@ def pymc_model(y):
 def run() -> Report:
     y = lotka_volterra.dataset(seed=0)
     told = co.condition(lotka_volterra.markov_generator(), {"y": y})
+    chart = co.condition(lotka_volterra.markov_generator(), {"y": y}, structure="chart")
     found = co.condition(lotka_volterra.generator(), {"y": y})
     dense = co.condition(lotka_volterra.generator(), {"y": y}, structure="dense")
     start = co.find_start(dense, jax.random.key(0), 1)[0]
@@ -85,6 +86,8 @@ def run() -> Report:
         runs = {
             "coarea, co.Markov, NUTS()": ours(told, "z", np.log, **options),
             "coarea, co.Markov, CHMC()": ours(told, "z", np.log, kernel=co.CHMC(), **options),
+            "coarea, in coordinates, NUTS()": ours(chart, "z", np.log, **options),
+            "coarea, in coordinates, CHMC()": ours(chart, "z", np.log, kernel=co.CHMC(), **options),
             "coarea, co.Generator, NUTS()": ours(
                 found, "z", np.log, **{**options, "draws": draws // 5}
             ),

@@ -46,12 +46,14 @@ def numpyro_nuts(model, name, *args, draws, warmup, chains):
     return draw
 
 
-def blackjax_nuts(log_density, size, draws, warmup, chains):
+def blackjax_nuts(log_density, size, draws, warmup, chains, diagonal=True):
     """BlackJAX's NUTS after its window adaptation, from prior draws, chains shared among cores."""
 
     def one(key):
         start_key, warmup_key, run_key = jax.random.split(key, 3)
-        adapt = blackjax.window_adaptation(blackjax.nuts, log_density)
+        adapt = blackjax.window_adaptation(
+            blackjax.nuts, log_density, is_mass_matrix_diagonal=diagonal
+        )
         start = jax.random.normal(start_key, (size,))
         (state, parameters), _ = adapt.run(warmup_key, start, num_steps=warmup)
         kernel = blackjax.nuts(log_density, **parameters)

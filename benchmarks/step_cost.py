@@ -12,7 +12,7 @@ from benchmarks.harness import Report
 from benchmarks.lotka_volterra import log_density
 from coarea.dynamics import Rattle
 from coarea.experiments import lotka_volterra
-from coarea.manifolds import AbstractTarget
+from coarea.manifolds import AbstractTarget, small
 from coarea.precision import in_float64
 from coarea.sampling.chains import COMPILER_OPTIONS, for_each_chain
 
@@ -20,7 +20,7 @@ ABOUT = """
 One integration step of the elementwise shape (kick, projection, linearisation with the determinant's gradient, kick,
 reverse check; step 1.5, a new momentum each time) and one value and gradient of the log likelihood that this model happens
 to have, each a thousand times in a compiled loop. The least of 5 such loops. A step is compiled as `co.sample` does it, without the pass in which XLA splits long sums
-into pieces; a gradient once by plain `jax.jit`, as NumPyro and BlackJAX do, and once without that pass too, which serves it even better.
+into pieces. So is a step in coordinates (`structure="chart"`; step 0.8), which is a gradient and two kicks; a gradient once by plain `jax.jit`, as NumPyro and BlackJAX do, and once without that pass too, which serves it even better.
 """
 REPEATS = 1000
 
@@ -42,12 +42,13 @@ class Loops(NamedTuple):
 
     target: AbstractTarget
     y: np.ndarray
+    size: float
     integrator: Rattle = Rattle()
 
     def steps(self, u, keys):
         def step(state, key):
             start = self.integrator.refresh(key, state)
-            end = self.integrator.step(self.target, start, jnp.asarray(1.5))
+            end = self.integrator.step(self.target, start, jnp.asarray(self.size))
             # A failure leaves a chain where it can go on.
             return jax.tree.map(lambda a, b: jnp.where(end.failed, b, a), end, state), ()
 
@@ -72,13 +73,21 @@ class Loops(NamedTuple):
 @in_float64
 def run() -> Report:
     y = lotka_volterra.dataset(seed=0)
-    loops = Loops(co.condition(lotka_volterra.markov_generator(), {"y": y}), y)
+    model = lotka_volterra.markov_generator()
+    loops = Loops(co.condition(model, {"y": y}), y, 1.5)
+    chart = co.condition(model, {"y": y}, structure="chart")
     lines, numbers = [], {}
     for chains in (1, 8):
         u = jnp.asarray(co.find_start(loops.target, jax.random.key(0), chains))
         keys = jax.random.split(jax.random.key(1), (chains, REPEATS))
         refresh = timed(loops.refreshes, u, keys)
         step = timed(loops.steps, u, keys) - refresh
+        v = u[:, :4]
+        units = small.root_of_inverse(chart.metric(v[0]))
+        in_chart = Loops(chart.in_units(units), y, 0.8)
+        v = jnp.linalg.solve(units, v.T).T
+        chart_refresh = timed(in_chart.refreshes, v, keys)
+        chart_step = timed(in_chart.steps, v, keys) - chart_refresh
         plain = timed(loops.gradients, u, keys, options={})
         gradient = timed(loops.gradients, u, keys)
         lines.append(
@@ -87,13 +96,18 @@ def run() -> Report:
                 f"{step:.1f}",
                 f"{plain:.2f}",
                 f"{step / plain:.1f}",
+                f"{chart_step:.2f}",
+                f"{chart_step / plain:.1f}",
                 f"{gradient:.2f}",
                 f"{step / gradient:.1f}",
+                f"{chart_step / gradient:.1f}",
             ]
         )
         numbers[f"{chains} chains"] = {
             "step": step,
             "refresh": refresh,
+            "step in coordinates": chart_step,
+            "refresh in coordinates": chart_refresh,
             "gradient by plain jit": plain,
             "gradient": gradient,
         }
@@ -102,7 +116,10 @@ def run() -> Report:
         "a step, µs",
         "a value and gradient by plain `jax.jit`, µs",
         "ratio",
-        "the same compiled as the step is, µs",
+        "a step in coordinates, µs",
         "ratio",
+        "a value and gradient compiled as the steps are, µs",
+        "ratio of the step",
+        "of that in coordinates",
     ]
     return Report("A step beside a gradient", ABOUT, [(heading, lines)], numbers)

@@ -58,16 +58,22 @@ def test_some_pixels_are_decoded_as_among_all():
     np.testing.assert_allclose(decode(known.decoder, code, some), whole[some], atol=1e-14)
 
 
-def test_two_ways_to_the_posterior_agree():
-    """Exactly conditioned, and given the density of the code. What is seen is reproduced."""
-    one = puzzle()
-    model = one.model()
-    exact = co.sample(one.posterior(), draws=250, warmup=150, chains=2, keep="inputs")
-    given = co.approximate.tractable(
-        model, {"y": one.y}, one.log_likelihood, outputs=one.report, draws=500, warmup=300, chains=2
+@pytest.fixture(scope="module")
+def given_the_density():
+    """Draws of a sampler that is told the density of the code."""
+    one, options = puzzle(), {"draws": 500, "warmup": 300, "chains": 2}
+    return co.approximate.tractable(
+        one.model(), {"y": one.y}, one.log_likelihood, outputs=one.report, **options
     )
+
+
+@pytest.mark.parametrize("structure", ["auto", "chart"])
+def test_two_ways_to_the_posterior_agree(structure, given_the_density):
+    """Exactly conditioned, and given the density of the code. What is seen is reproduced."""
+    one, given = puzzle(), given_the_density
+    exact = co.sample(one.posterior(structure), draws=250, warmup=150, chains=2, keep="inputs")
     inputs = {name: x.values.reshape(500, -1) for name, x in exact["inputs"].items()}
-    again = jax.jit(jax.vmap(lambda u: model.outputs_of(u)["y"]))(inputs)
+    again = jax.jit(jax.vmap(lambda u: one.model().outputs_of(u)["y"]))(inputs)
     assert np.max(np.abs(again - one.y[None])) < 1e-8
 
     off = []

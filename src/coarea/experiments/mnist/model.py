@@ -10,6 +10,7 @@ from coarea.errors import SettingError
 from coarea.experiments.mnist.masks import SIDE, check_seen
 from coarea.experiments.mnist.networks import CODE, NOISE, Network, decode
 from coarea.manifolds import AbstractTarget
+from coarea.manifolds.structure import Structure
 from coarea.precision import in_float64
 
 
@@ -38,9 +39,9 @@ class Puzzle(NamedTuple):
 
         return co.Generator(simulate, {"code": CODE, "noise": self.seen.size}, parameters=["code"])
 
-    def posterior(self) -> AbstractTarget:
-        """What is seen says of the rest."""
-        return co.condition(self.model(), {"y": self.y})
+    def posterior(self, structure: Structure = "auto") -> AbstractTarget:
+        """What is seen says of the rest. As a chart, of the code alone."""
+        return co.condition(self.model(), {"y": self.y}, structure=structure)
 
     def report(self, u):
         """The code, the whole image it stands for, and its log density given what is seen,

@@ -49,6 +49,7 @@ def methods(puzzle: Puzzle) -> list[Method]:
     start = puzzle.start(origin)[None]
     return [
         chain("NUTS", "exact", co.sample, target=posterior),
+        chain("NUTS, in coordinates", "exact", co.sample, target=puzzle.posterior("chart")),
         chain(
             "CHMC, paper's settings",
             "exact",
@@ -168,10 +169,10 @@ def figure(outcomes: Mapping[str, Sequence[Outcome]], observed: np.ma.MaskedArra
     """Paintings of each method's first run, evenly spaced over it: equal computation for all."""
     from matplotlib.figure import Figure
 
-    page = Figure(figsize=(11, 9), layout="constrained")
-    parts = page.subfigures(2, 2, squeeze=False)
+    page = Figure(figsize=(11, 13), layout="constrained")
+    parts = page.subfigures(-(-len(outcomes) // 2), 2, squeeze=False)
     assert isinstance(parts, np.ndarray)
-    for part, (name, runs) in zip(parts.ravel(), outcomes.items(), strict=True):
+    for part, (name, runs) in zip(parts.ravel(), outcomes.items(), strict=False):
         codes = runs[0].draws[:, :CODE]
         some = codes[np.linspace(0, len(codes) - 1, _SHOWN).astype(int)]
         images = painted(decoded(some), observed, NOISE)
