@@ -145,9 +145,8 @@ def _mixing(draws) -> list[Finding]:
         if x.shape[-1] == 0 or x.shape[1] < 4:
             continue
         x = x[..., _slowest(x)]
-        axes = {"chain_axis": 0, "draw_axis": 1}
-        rhat = np.max(array_stats.rhat(x[:, :: max(1, apart)], **axes))
-        ess = np.min(array_stats.ess(x, **axes)) * num_chains / len(x)
+        rhat = np.max(array_stats.rhat(x[:, :: max(1, apart)], chain_axis=0, draw_axis=1))
+        ess = np.min(array_stats.ess(x, chain_axis=0, draw_axis=1)) * num_chains / len(x)
         worst_rhat = max(worst_rhat, (str(name), float(rhat)), key=lambda pair: pair[1])
         worst_ess = min(worst_ess, (str(name), float(ess)), key=lambda pair: pair[1])
     least = _ESS_PER_CHAIN * num_chains
