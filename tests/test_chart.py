@@ -104,6 +104,7 @@ def test_its_density_is_that_of_the_manifold_without_its_volume(name, x64):
             "here": chart.evaluate(v)[1:],
             "on the manifold": dense.evaluate(u).log_density,
             "in units": in_units.evaluate(jnp.linalg.solve(lower, v))[1:],
+            "metric in units": in_units.metric(jnp.linalg.solve(lower, v)),
         }
 
     for v in np.random.default_rng(1).normal(size=(3, chart.num_inputs)):
@@ -112,6 +113,7 @@ def test_its_density_is_that_of_the_manifold_without_its_volume(name, x64):
         np.testing.assert_array_equal(found["back"], v)
         gram = found["tangents"].T @ found["tangents"]
         np.testing.assert_allclose(found["metric"], gram, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(found["metric in units"], lower.T @ gram @ lower, rtol=1e-8)
         log_density, gradient = found["here"]
         volume = 0.5 * np.linalg.slogdet(gram)[1]
         np.testing.assert_allclose(log_density, found["on the manifold"] + volume)

@@ -20,6 +20,7 @@ from coarea.dynamics import (
 )
 from coarea.dynamics.projection import project_onto
 from coarea.dynamics.solvers import Tolerance
+from coarea.manifolds import Posterior
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -197,8 +198,20 @@ def test_broyden_converges_faster_than_quasi_newton_and_from_further():
     assert solve(Broyden(), 0.5).converged
 
 
-def test_chains_that_a_solver_left_go_on_as_if_alone(posterior, start):
+class Sequential(Posterior):
+    """Computed, as it is said, by long loops of short rounds."""
+
+    @property
+    def is_sequential(self):
+        return True
+
+
+@pytest.mark.parametrize("kind", [Posterior, Sequential])
+def test_chains_that_a_solver_left_go_on_as_if_alone(posterior, start, kind):
     """Forty, of which some need one solver, some two, some all: more than go on at a time."""
+    posterior = kind(
+        posterior.generator, posterior.observations, posterior.shape, posterior.structure
+    )
     solvers = (QuasiNewton(5), QuasiNewton(2), NewtonLineSearch())
     older = posterior.linearise(start)
     moves = 0.3 * jax.random.normal(jax.random.key(4), (40, start.size))

@@ -145,12 +145,14 @@ def partial_model(observe_noise, observe_every=1):
 
 
 @pytest.mark.parametrize(
-    ("observe_noise", "observe_every", "missing"),
-    [(None, 1, 0), (None, 4, 0), (2, 2, 3), (2, 1, 5)],
+    ("observe_noise", "observe_every", "missing", "is_accelerator"),
+    [(None, 1, 0, False), (None, 4, 0, False), (2, 2, 3, False), (2, 1, 5, True)],
 )
 def test_the_lifted_algebra_is_that_of_its_dense_jacobian(
-    observe_noise, observe_every, missing, x64
+    observe_noise, observe_every, missing, is_accelerator, x64, monkeypatch
 ):
+    if is_accelerator:
+        monkeypatch.setattr(jax.lax, "platform_dependent", lambda *x, cpu, default: default(*x))
     model = partial_model(observe_noise, observe_every)
     y = model.simulate(jax.random.key(0), 1)["y"][0]
     y = np.ma.masked_array(y, np.arange(y.size).reshape(y.shape) < missing)

@@ -197,7 +197,7 @@ def _varies(x):
 
 
 def _failures(failed, name, seen, advice) -> Finding:
-    rate = float(np.mean(failed))
+    rate = np.count_nonzero(failed) / failed.size
     return Finding(name, rate <= _FAILURES, f"{rate:.2%} {seen}", advice)
 
 

@@ -60,8 +60,9 @@ def project_onto(
 
     projection = _by_all(solvers[0], problem(solvers[0]), u)
     projection = projection._replace(converged=projection.converged | idle)
+    share = 1 if target.is_sequential else _SHARE
     for solver in solvers[1:]:
-        projection = _where_needed(solver, problem(solver), projection)
+        projection = _where_needed(solver, problem(solver), projection, share)
     return projection._replace(converged=projection.converged & ~jnp.asarray(idle))
 
 
@@ -80,7 +81,8 @@ def _by_all(solver: AbstractSolver, problem, u: Float[Array, " M"]) -> Projectio
     @solve.def_vmap
     def _(num_chains, is_batched, arrays, u):
         def one(arrays, u):
-            if num_chains < _MANY or not isinstance(solver, QuasiNewton):
+            all_go_on = num_chains < _MANY or problem[0].is_sequential
+            if all_go_on or not isinstance(solver, QuasiNewton):
                 return solved(solver, arrays, u)
             begun = solved(replace(solver, max_iterations=_ITERATIONS_OF_ALL), arrays, u)
             return _where_needed(solver, eqx.combine(arrays, rest), begun, _LARGE_SHARE)
@@ -98,7 +100,8 @@ def _where_needed(
     """The solver's answer where the earlier one did not converge, from where that left off.
 
     Under `vmap` only by the chains that need it, a few at a time: of thousands there are always
-    some, and otherwise all would wait for what these do. None costs nothing.
+    some, and otherwise all would wait for what these do. None costs nothing. Where `share` is one,
+    all make it together, and those that need it keep what they find.
     """
     arrays, rest = eqx.partition(problem, eqx.is_array)
 
@@ -124,6 +127,11 @@ def _where_needed(
             is_batched[1],
         )
 
+        def all_of_them(carry):
+            waits, found = carry
+            later = jax.vmap(solved, in_axes=(axes, 0))(arrays, found)
+            return jnp.zeros_like(waits), jax.vmap(_chosen)(waits, later, found)
+
         def some(carry):
             waits, found = carry
             # Numbers beyond the last fill up: the last chain's work is done again, and dropped.
@@ -140,8 +148,14 @@ def _where_needed(
             return waits.at[chosen].set(False, mode="drop"), found
 
         _, found = jax.lax.while_loop(
-            lambda carry: jnp.any(carry[0]), some, (~earlier.converged, earlier)
+            lambda carry: jnp.any(carry[0]),
+            all_of_them if few == num_chains else some,
+            (~earlier.converged, earlier),
         )
         return found, jax.tree.map(lambda _: True, found)
 
     return needed(arrays, earlier)
+
+
+def _chosen(condition, yes, no):
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)

@@ -246,7 +246,7 @@ class Newton(AbstractSolver):
 class NewtonLineSearch(AbstractSolver):
     """Newton with steps halved until the residual falls: slower, and converges from further."""
 
-    max_iterations: int = eqx.field(static=True, default=50)
+    max_iterations: int = eqx.field(static=True, default=20)
     max_halvings: int = eqx.field(static=True, default=10)
 
     def solve(self, target, older, u, tolerance, weights=1.0):  # noqa: D102

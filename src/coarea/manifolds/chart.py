@@ -144,7 +144,11 @@ class Chart(AbstractTarget):
         """A = I + WᵀW, in which a change of coordinates is as long as that of all inputs."""
         V, B = self._shape.pieces(self.posterior.residual, self.embed(u))
         W = self._shape.local(B).solve(V)
-        return jnp.eye(W.shape[0], dtype=W.dtype) + small.outer_products(W, W)
+        A = jnp.eye(W.shape[0], dtype=W.dtype) + small.outer_products(W, W)
+        if self.units is None:
+            return A
+        R = jnp.diag(self.units) if self.units.ndim == 1 else self.units
+        return R.T @ A @ R
 
     def in_units(self, units):  # noqa: D102
         return replace(self, units=units)

@@ -105,6 +105,10 @@ class LiftedPosterior(AbstractTarget):
     def geodesic_steps(self):  # noqa: D102
         return 2
 
+    @property
+    def is_sequential(self):  # noqa: D102
+        return True
+
     def chains_together(self, num_chains):  # noqa: D102
         return self.shape.chains_together(num_chains)
 

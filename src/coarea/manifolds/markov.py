@@ -68,24 +68,42 @@ class BlockTridiagonal(AbstractLocal):
         return _rows_of(self.C @ b + self.L @ before)
 
     def solve(self, b):  # noqa: D102
-        def forward(before, block):
-            C, L, b = block
-            x = small.solve_lower(C, b - L @ before)
-            return x, x
+        def one_by_one(b):
+            def forward(before, block):
+                C, L, b = block
+                x = small.solve_lower(C, b - L @ before)
+                return x, x
+
+            return jax.lax.scan(forward, jnp.zeros_like(b[0]), (self.C, self.L, b))[1]
+
+        def by_halves(b):
+            inverse = self._inverse_of_C()
+            return _recurrence(-inverse @ self.L, inverse @ b)
 
         b = self._blocks(b)
-        _, x = jax.lax.scan(forward, jnp.zeros_like(b[0]), (self.C, self.L, b))
-        return _rows_of(x)
+        return _rows_of(jax.lax.platform_dependent(b, cpu=one_by_one, default=by_halves))
 
     def solve_transpose(self, b):  # noqa: D102
-        def backward(after, block):
-            C, L, b = block
-            x = small.solve_lower_transpose(C, b - after)
-            return L.T @ x, x
+        def one_by_one(b):
+            def backward(after, block):
+                C, L, b = block
+                x = small.solve_lower_transpose(C, b - after)
+                return L.T @ x, x
+
+            zero = jnp.zeros_like(b[0])
+            return jax.lax.scan(backward, zero, (self.C, self.L, b), reverse=True)[1]
+
+        def by_halves(b):
+            inverse = small.transpose(self._inverse_of_C())
+            after = jnp.concatenate([self.L[1:], jnp.zeros_like(self.L[:1])])
+            return _recurrence(-inverse @ small.transpose(after), inverse @ b, reverse=True)
 
         b = self._blocks(b)
-        _, x = jax.lax.scan(backward, jnp.zeros_like(b[0]), (self.C, self.L, b), reverse=True)
-        return _rows_of(x)
+        return _rows_of(jax.lax.platform_dependent(b, cpu=one_by_one, default=by_halves))
+
+    def _inverse_of_C(self):
+        eye = jnp.broadcast_to(jnp.eye(self.C.shape[1], dtype=self.C.dtype), self.C.shape)
+        return small.solve_lower(self.C, eye)
 
     def rotate(self, n):  # noqa: D102
         return self.solve(self.apply(n)[None])[0]
@@ -123,8 +141,7 @@ class BlockTridiagonal(AbstractLocal):
 
     def inverse(self):
         """The blocks of (BBᵀ)⁻¹ on the diagonal and above it (none after the last)."""
-        eye = jnp.broadcast_to(jnp.eye(self.C.shape[1], dtype=self.C.dtype), self.C.shape)
-        inverse = small.solve_lower(self.C, eye)
+        inverse = self._inverse_of_C()
         own = small.transpose(inverse) @ inverse
         # G_{k+1,k} S_k⁻¹, where S_k is what is left of block k once those before are eliminated.
         factor = self.L[1:] @ inverse[:-1]
@@ -203,6 +220,25 @@ class Lifted(AbstractSplit[BlockTridiagonal]):
         E = diagonal @ B.E
         E = E.at[1:].add(small.transpose(above) @ B.X[:-1])
         return Bidiagonal(D, E, jnp.zeros_like(B.fill))
+
+
+def _recurrence(A: Float[Array, "K r r"], f: Float[Array, "K r k"], reverse=False):
+    """x_k = A_k x_{k−1} + f_k, or from the last to the first, all by halves.
+
+    An accelerator takes as long for all intervals at once as for one, and their number's logarithm
+    many rounds instead of their number.
+    """
+
+    def after(earlier, later):
+        (A1, f1), (A2, f2) = earlier, later
+        return _product(A2, A1), _product(A2, f1) + f2
+
+    return jax.lax.associative_scan(after, (A, f), reverse=reverse)[1]
+
+
+def _product(A, B):
+    """A B of small matrices, as sums, which are compiled into what comes before and after."""
+    return jnp.sum(A[..., :, :, None] * B[..., None, :, :], axis=-2)
 
 
 def _rows_of(x: Float[Array, "K r k"]) -> Float[Array, "k N"]:

@@ -147,6 +147,14 @@ class AbstractTarget(eqx.Module):
     def is_cheap(self) -> bool:
         """Whether a linearisation costs little more than the residual."""
 
+    @property
+    def is_sequential(self) -> bool:
+        """Whether it is computed by long loops of short rounds: all chains make one in one's time.
+
+        So it is on an accelerator, where there is no use in sparing some of them.
+        """
+        return False
+
     @abstractmethod
     def chains_together(self, num_chains: int) -> int:
         """How many of the chains are best run as one vectorised group on a CPU."""

@@ -93,16 +93,12 @@ class Group:
             )
 
         def put(whole, part):
-            whole[:, at : at + count] = np.asarray(part)[:, :count]
+            whole[:, at : at + count] = part[:, :count]
 
-        pairs = zip(jax.tree.leaves(self._kept), jax.tree.leaves(block), strict=True)
-        if not self.place.is_accelerator:
-            for whole, part in pairs:
-                put(whole, part)
-            return
-        # Gigabytes, of chains by the thousand: one thread would take longer than the chains.
-        with ThreadPoolExecutor(num_cores()) as pool:
-            list(pool.map(lambda pair: put(*pair), pairs))
+        wholes, parts = map(jax.tree.leaves, (self._kept, self.place.fetched(block)))
+        # From an accelerator these are gigabytes, and one thread would take longer than the chains.
+        with ThreadPoolExecutor(num_cores() if self.place.is_accelerator else 1) as pool:
+            list(pool.map(put, wholes, parts))
 
 
 def num_cores() -> int:
