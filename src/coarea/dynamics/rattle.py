@@ -222,13 +222,16 @@ def _step_exactly(target, flow: AbstractGeodesic, state: PhaseState, h) -> Phase
     u, p = flow.move(left.position, left.momentum, h)
     _, log_density, gradient = target.evaluate(u)
     at = Tangent(flow, u)
+    lost = ~jnp.all(jnp.isfinite(u))
+    # Where there is no manifold to lose, this is a divergence like others.
+    failed = lost if target.num_constraints else jnp.asarray(False)
     moved = left._replace(
         position=u,
         momentum=p,
-        logdensity=log_density,
+        logdensity=jnp.where(lost, -jnp.inf, log_density),
         force=at.project(gradient),
         linearisation=at,
-        convergence_error=left.convergence_error | ~jnp.all(jnp.isfinite(u)),
+        convergence_error=left.convergence_error | failed,
     )
     return _kick(moved, h)
 

@@ -23,10 +23,12 @@ _MOST_STEPS = 1024
 class CHMC(AbstractKernel):
     """The paper's kernel: `num_steps` integration steps, then accept or reject.
 
-    A pair draws the number uniformly for each transition, both ends included; the paper's
+    A pair spreads the number evenly over transitions, both ends included, by a sequence that is the
+    same for all chains of a run, so that those that run in step need not wait for one another
+    (`coarea.kernels.chmc`, where each chain is alone, draws it); the paper's
     Lotka–Volterra run is `CHMC(num_steps=(4, 8), geodesic_steps=3, step_size=0.25)`. Left out, the
     number follows from how long trajectories took to turn back during warm-up (Wu, Stoehr & Robert
-    2018): it is drawn uniformly up to that, so that the mean is half of it.
+    2018): it is spread evenly up to that, so that the mean is half of it.
     """
 
     num_steps: int | tuple[int, int] | None = eqx.field(static=True, default=None)

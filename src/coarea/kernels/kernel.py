@@ -55,8 +55,9 @@ class AbstractKernel(eqx.Module):
     """A kernel's settings. What can be adapted is passed to each step.
 
     A `step_size` that is given is used as it is. `mass="diagonal"` lets warm-up measure every input
-    in units of its standard deviation. `geodesic_steps` are the projected sub-steps of a step; left
-    out, as many as suit the target.
+    in units of its standard deviation. In a chart the identity among all inputs is a metric, whose
+    average warm-up finds, and steps are measured in that. `geodesic_steps` are the projected
+    sub-steps of a step, if any are; left out, as many as suit the target.
     """
 
     integrator: eqx.AbstractVar[Rattle]

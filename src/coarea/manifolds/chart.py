@@ -29,6 +29,7 @@ from coarea.manifolds.target import (
     Evaluation,
     Units,
     in_own_units,
+    measured_in,
 )
 
 
@@ -138,7 +139,7 @@ class Chart(AbstractTarget):
         return self._solved(u)[0]
 
     def restrict(self, u):  # noqa: D102
-        return self._shape.shared_inputs.take(u)
+        return measured_in(self._shape.shared_inputs.take(u), self.units)
 
     def metric(self, u):
         """A = I + WᵀW, in which a change of coordinates is as long as that of all inputs."""

@@ -47,7 +47,9 @@ def condition(
     not paid for: `posterior.structure` says in words what was found. `structure="dense"` assumes
     nothing; naming another shape insists on it. `structure="chart"` solves for noise that enters
     every observed value (location + scale * noise) and moves the other inputs alone, which makes
-    steps many times cheaper; where noise is small and much is left open, they become short.
+    steps many times cheaper; where noise is small and much is left open, they become short. What
+    `find_start` finds and `sample(start=…)` takes are then those other inputs. Noise that enters in
+    pieces (abs, where, clip) is refused where that shows at prior draws.
 
     >>> import coarea as co
     >>> model = co.Generator(lambda u: {"z": u["z"], "y": u["z"] ** 2 + u["n"]}, {"z": (), "n": ()})

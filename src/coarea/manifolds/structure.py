@@ -5,10 +5,12 @@ the local part B has full rank: that is checked at draws from the prior. Dense i
 """
 
 import collections
+import itertools
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from scipy.sparse import csr_array
@@ -31,6 +33,10 @@ _WORTH = 0.7
 _MOST_NONZEROS = 2_000_000
 # Where B has a pivot so much smaller than they usually are, it is singular for all we know.
 _VANISHING = 1e-6
+# Noise that enters as a summand departs from that by no more than rounding.
+_AFFINE = 1e-9
+# Of so many named inputs all combinations are tried for noise.
+_MOST_NAMES = 12
 
 
 class Found(NamedTuple):
@@ -95,62 +101,87 @@ def choose_shape(
 
 def _chart(pattern, groups, residual, draws) -> Found:
     """A split into coordinates and noise that can be solved for."""
-    vanishes = False
+    reason = "each needs noise of its own, as many noises as observed values"
     for candidate in _square_splits(pattern, groups):
-        assert isinstance(candidate.shape, AbstractSplit)
-        if not _is_affine(candidate.shape, residual, draws[0]):
+        shape = candidate.shape
+        assert isinstance(shape, AbstractSplit)
+        try:
+            is_affine = _is_affine(shape, residual, draws)
+        except Exception as error:  # asdex raises many kinds
+            reason = f"whether noise enters as a summand cannot be read ({_brief(error)})"
             continue
-        if _has_rank(candidate.shape, residual, draws):
+        if not is_affine:
+            reason = "noise must enter as a summand, with a factor or without"
+        elif not _has_rank(shape, residual, draws):
+            reason = "the derivative of an observed value with respect to its noise vanishes"
+        else:
             N, M = pattern.shape
+            cost = "a gradient"
+            if isinstance(shape, Blocks):
+                cost += f" and factors of {shape.rows.shape[1]} × {shape.rows.shape[1]} blocks"
             return candidate._replace(
                 words=f"chart: {M - N} coordinates, with which the noise of {N} observed values is "
-                "solved for; a step costs about a gradient of their density."
+                f"solved for; a step costs about {cost}."
             )
-        vanishes = True
-    if vanishes:
-        raise ModelError(
-            "structure='chart': the derivative of an observed value with respect to its noise "
-            "vanishes somewhere, so that the noise cannot be solved for. Leave structure out."
-        )
     raise ModelError(
-        "structure='chart' does not fit: it needs noise of its own in every observed value, as a "
-        "summand or with a factor (location + scale * noise), so that it can be solved for. Leave "
-        "structure out; `posterior.structure` then says what was found."
+        "structure='chart' solves for noise in every observed value (location + scale * noise), "
+        f"which does not fit: {reason}. Leave structure out; `posterior.structure` then says what "
+        "was found."
     )
 
 
-def _is_affine(shape: AbstractSplit, residual, u) -> bool:
+def _is_affine(shape: AbstractSplit, residual, draws) -> bool:
     """Whether no element of B depends on local inputs, so that they enter as summands.
 
-    In reverse, where what each input contributes stays apart: forward, the zeros of a tangent
-    count as numbers like others.
+    Read off the function, in reverse, where what each input contributes stays apart: forward, the
+    zeros of a tangent count as numbers like others. A function made of affine pieces passes that,
+    so that it is also looked at from both sides of zero, near it and far.
     """
-    mine = shape.local_inputs.flat[~shape.local_inputs.is_pad]
+    local = shape.local_inputs
+    u = draws[0]
 
-    def columns_of_B(u):
-        value, pull_back = jax.vjp(residual, u)
-        return pull_back(np.ones(value.shape))[0][mine]
+    def columns_of_B(n):
+        value, pull_back = jax.vjp(lambda n: residual(local.put(u, n)), n)
+        return pull_back(np.ones(value.shape))[0]
 
-    try:
-        return _pattern(columns_of_B, u).tocsc()[:, mine].nnz == 0
-    except Exception:  # asdex raises many kinds
+    if _pattern(columns_of_B, np.zeros(local.flat.size)).nnz:
         return False
+
+    @jax.jit
+    def departures(u):
+        noise = local.take(u).ravel()
+        value, push = jax.linearize(lambda n: residual(local.put(u, n)), 0.0 * noise)
+
+        def departure(size):
+            exact = residual(local.put(u, size * noise))
+            return jnp.max(jnp.abs(exact - value - push(size * noise)))
+
+        scale = jnp.max(jnp.abs(value)) + jnp.max(jnp.abs(push(noise)))
+        return jnp.stack([departure(size) for size in (1.0, -1.0, 4.0, -4.0)]) / scale
+
+    found = np.asarray(jax.lax.map(departures, draws))
+    return bool(np.all(found[np.isfinite(found)] < _AFFINE))
 
 
 def _square_splits(pattern: Any, groups: np.ndarray) -> Iterator[Found]:
     """Those in which as many local inputs as constraints couple with nothing else.
 
-    Narrow inputs are taken for noise first; where they are too many, one named input.
+    Noise are some of the named inputs, and rather those that few constraints see.
     """
     by_column = pattern.tocsc()
     counts = np.diff(by_column.indptr)
-    width = np.bincount(groups, weights=counts) / np.bincount(groups)
-    used = counts > 0
-    narrow = [used & (width[groups] <= most) for most in sorted(set(width[groups[used]]))]
-    named = [used & (groups == group) for group in np.argsort(width, kind="stable")]
-    for local in [*narrow, *named]:
-        if np.count_nonzero(local) == pattern.shape[0]:
-            yield from _split(by_column, np.flatnonzero(~local), np.flatnonzero(local), 1)
+    sizes = np.bincount(groups, weights=counts > 0).astype(int)
+    width = np.bincount(groups, weights=counts) / np.maximum(sizes, 1)
+    names = [group for group in np.argsort(width, kind="stable") if sizes[group]][:_MOST_NAMES]
+    chosen = [
+        some
+        for number in range(1, len(names) + 1)
+        for some in itertools.combinations(names, number)
+        if sum(sizes[group] for group in some) == pattern.shape[0]
+    ]
+    for some in sorted(chosen, key=lambda some: max(width[group] for group in some)):
+        local = (counts > 0) & np.isin(groups, some)
+        yield from _split(by_column, np.flatnonzero(~local), np.flatnonzero(local), 1)
 
 
 def _brief(error: Exception) -> str:

@@ -49,7 +49,9 @@ class Place(NamedTuple):
 
         By memory that the device writes to itself, where it can, some thirty times as fast.
         """
-        if any(memory.kind == _PINNED for memory in self.device.addressable_memories()):
+        if self.is_accelerator and any(
+            memory.kind == _PINNED for memory in self.device.addressable_memories()
+        ):
             arrays = jax.device_put(arrays, SingleDeviceSharding(self.device, memory_kind=_PINNED))
         return jax.tree.map(np.asarray, arrays)
 

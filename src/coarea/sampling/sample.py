@@ -82,7 +82,7 @@ def sample(
         Display(progress, (warmup + draws) * sum(len(place.chains) for place in places)) as display,
     ):
         program = Exact(
-            plan=plan_for(target, kernel, warmup),
+            plan=plan_for(target, kernel, warmup, seed),
             target=target,
             keep_inputs=keep == "inputs",
             longest_block=longest_block(size, len(places[0].chains)),
@@ -130,7 +130,7 @@ def _groups(program: Exact, places, seed, starts, warmup, draws) -> list[Group]:
     return groups
 
 
-def plan_for(target: AbstractTarget, kernel: AbstractKernel, warmup: int) -> Plan:
+def plan_for(target: AbstractTarget, kernel: AbstractKernel, warmup: int, seed: int = 0) -> Plan:
     """The kernel and its tuning, as they enter the program that is compiled."""
     units = units_for(target, kernel.mass)
     if units is not None:
@@ -143,6 +143,7 @@ def plan_for(target: AbstractTarget, kernel: AbstractKernel, warmup: int) -> Pla
             kernel.longest_step(target),
             jnp.asarray(warmup),
             target.extent,
+            jnp.asarray(seed * 0x85EBCA6B % 2**32, jnp.uint32),
             units,
         ),
         None if kernel.step_size is None else jnp.asarray(kernel.step_size, float),

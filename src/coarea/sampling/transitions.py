@@ -74,7 +74,7 @@ def begin(
 
     def one(key, u, learnt):
         warmup = plan.warmup
-        adaptation = warmup.init(target, u) if learnt is None else warmup.resume(learnt)
+        adaptation = warmup.init(target, u) if learnt is None else warmup.resume(learnt, u.size)
         state = plan.kernel.init(*_in_units(target, u, adaptation.units))
         return Chain(key, state, adaptation)
 

@@ -17,6 +17,7 @@ from coarea.manifolds.target import Units
 _EQUAL_UNITS = 5
 # A metric costs several gradients: it is looked at after every so many transitions.
 _METRIC_EVERY = 4
+_LARGEST_METRIC = 256
 
 _welford = welford_algorithm(is_diagonal_matrix=True)
 
@@ -41,6 +42,10 @@ class AbstractUnits(eqx.Module):
         transition: Int[Array, ""],
     ) -> Any:
         """What is known after a transition to u."""
+
+    @abstractmethod
+    def like(self, units: Units | None, num_inputs: int) -> Units:
+        """Units that a run with another mass matrix has found, as this kind has them."""
 
     @abstractmethod
     def units(self, known: Any) -> Units:
@@ -69,6 +74,12 @@ class Deviations(AbstractUnits):
         weight = count / (count + _EQUAL_UNITS)
         measured = jnp.exp(weight * measured + (1 - weight) * jnp.mean(measured))
         return jnp.where(measured > 0, measured, jnp.nan)
+
+    def like(self, units, num_inputs):
+        """Of a matrix, the standard deviations that it stands for."""
+        if units is None:
+            return jnp.ones(num_inputs)
+        return units if units.ndim == 1 else jnp.linalg.norm(units, axis=1)
 
 
 class _Mean(NamedTuple):
@@ -100,12 +111,20 @@ class Metric(AbstractUnits):
         return jax.lax.cond(transition % _METRIC_EVERY == 0, another, lambda: known)
 
     def units(self, known):  # noqa: D102
-        return small.cholesky(known.value)
+        return jnp.where(known.number > 0, small.cholesky(known.value), jnp.nan)
+
+    def like(self, units, num_inputs):  # noqa: D102
+        units = jnp.ones(num_inputs) if units is None else units
+        return units if units.ndim == 2 else jnp.diag(units)
 
 
 def units_for(target: AbstractTarget, mass: Mass) -> AbstractUnits | None:
-    """What a kernel's mass asks for. An identity among all inputs is a metric in a chart."""
-    if mass == "diagonal":
+    """What a kernel's mass asks for. An identity among all inputs is a metric in a chart.
+
+    Where its coordinates are very many, it would cost more than it gains.
+    """
+    is_chart = target.ambient is not target
+    if mass == "diagonal" or (is_chart and target.num_inputs > _LARGEST_METRIC):
         return Deviations()
     u = jax.ShapeDtypeStruct((target.num_inputs,), float)
     return None if jax.eval_shape(target.metric, u) is None else Metric()

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from blackjax.adaptation.step_size import DualAveragingAdaptationState, dual_averaging_adaptation
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from coarea.kernels.kernel import TransitionInfo, Tuning
 from coarea.manifolds import AbstractTarget
@@ -111,6 +111,7 @@ class Warmup(eqx.Module):
     longest_step: float
     length: Int[Array, ""]
     extent: Float[Array, ""]
+    offset: UInt32[Array, ""]  # with which the sequence of lengths begins
     units: AbstractUnits | None
 
     @property
@@ -123,9 +124,12 @@ class Warmup(eqx.Module):
         units = None if self.units is None else self.units.first(target, u)
         return self._window(first, _FIRST_STEPS * first, units)
 
-    def resume(self, learnt: Learnt) -> Adaptation:
+    def resume(self, learnt: Learnt, num_inputs: int) -> Adaptation:
         """The state with which an earlier run ended, for warm-up to go on from or be over."""
-        state = self._window(learnt.step_size / 10, learnt.turning_time, learnt.units)
+        units = learnt.units
+        if self.units is not None:
+            units = self.units.like(units, num_inputs)
+        state = self._window(learnt.step_size / 10, learnt.turning_time, units)
         at = jnp.log(learnt.step_size)
         known = state.by_acceptance._replace(log_step_size=at, log_step_size_avg=at)
         search = Search(learnt.step_size, jnp.asarray(0), jnp.asarray(True))
@@ -146,7 +150,8 @@ class Warmup(eqx.Module):
         trial = jnp.minimum(trial, self.longest_step)
         step_size = jnp.where(is_warmup, trial, self.learnt(state).step_size)
         is_learning = is_warmup & (state.age < _TURNS_SEEN)
-        return Tuning(step_size, state.turning_time, is_learning, _fraction(transition))
+        fraction = _fraction(transition, self.offset)
+        return Tuning(step_size, state.turning_time, is_learning, fraction)
 
     def starts_window(self, transition: Int[Array, ""]) -> Bool[Array, ""]:
         """Whether learning begins afresh after this transition."""
@@ -246,12 +251,13 @@ class Warmup(eqx.Module):
         return search._replace(log_step_size=jnp.minimum(search.log_step_size, longest))
 
 
-def _fraction(transition: Int[Array, ""]) -> Float[Array, ""]:
+def _fraction(transition: Int[Array, ""], offset: UInt32[Array, ""]) -> Float[Array, ""]:
     """Evenly spread from 0 to 1, by multiples of the golden ratio.
 
     The same for all chains: of those that run in step each would wait for the longest.
     """
-    return (transition.astype(jnp.uint32) * np.uint32(0x9E3779B9)) / jnp.asarray(2.0**32, float)
+    part = transition.astype(jnp.uint32) * np.uint32(0x9E3779B9) + offset
+    return part / jnp.asarray(2.0**32, float)
 
 
 def _where(condition, yes, no):
