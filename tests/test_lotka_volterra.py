@@ -20,7 +20,7 @@ def test_rates_agree_with_the_tractable_posterior(data):
         mean, sd = exact_moments(data)
     posterior = co.condition(lotka_volterra.generator(), {"y": data})
     draws = co.sample(
-        posterior, draws=1500, warmup=300, chains=4, kernel=co.CHMC(num_steps=(1, 3)), keep="inputs"
+        posterior, draws=1200, warmup=250, chains=2, kernel=co.CHMC(num_steps=(1, 3)), keep="inputs"
     )
     log_z = np.log(draws.posterior["z"].values)
     for i in range(4):

@@ -108,8 +108,8 @@ def test_moments_agree_however_the_model_is_told():
     grid = np.asarray(grid)
     means = weight.sum(1) @ grid, weight.sum(0) @ grid
     for name, posterior in four_ways().items():
-        draws = 500 if name == "dense" else 2000
-        z = co.sample(posterior, draws=draws, chains=2).posterior["z"].values
+        draws = 400 if name == "dense" else 1000
+        z = co.sample(posterior, draws=draws, warmup=250, chains=2).posterior["z"].values
         for i in range(2):
             assert_mean(z[..., i], means[i])
 

@@ -15,7 +15,7 @@ from coarea.errors import DataError, JacobianError, ModelError
 from exact import assert_mean
 
 
-def draws_of(model, observed=None, *, draws=4000, chains=2, **options):
+def draws_of(model, observed=None, *, draws=2000, chains=2, **options):
     posterior = co.condition(model, observed, **options)
     return co.sample(posterior, draws=draws, chains=chains, progress=False).posterior
 
@@ -109,7 +109,7 @@ def test_an_exact_constraint_beside_a_poisson_likelihood():
 
     total = quad(density, 0, 20)[0]
     mean = quad(lambda a: a * density(a), 0, 20)[0] / total
-    result = co.sample(co.condition(model, {"sum": 2.0}), draws=4000, chains=2)
+    result = co.sample(co.condition(model, {"sum": 2.0}), draws=2000, chains=2)
     assert_mean(result.posterior["a"].values, mean)
     assert int(result.observed_data["count"]) == 3
     assert float(result.observed_data["sum"]) == 2.0
@@ -129,11 +129,11 @@ def hierarchy(y=None):
         numpyro.sample("y", dist.Normal(theta[GROUPS], sigma), obs=y)
 
 
-def nuts(model, *args, draws=4000):
+def nuts(model, *args, draws=2000):
     with jax.enable_x64(True):
         kernel = numpyro.infer.NUTS(model, target_accept_prob=0.95)
         sampler = numpyro.infer.MCMC(
-            kernel, num_warmup=1000, num_samples=draws, num_chains=1, progress_bar=False
+            kernel, num_warmup=500, num_samples=draws, num_chains=1, progress_bar=False
         )
         sampler.run(jax.random.key(0), *args)
         return {k: np.asarray(v)[None] for k, v in sampler.get_samples().items()}
@@ -150,7 +150,7 @@ def assert_same_mean(ours, theirs, limit=4.0):
 def test_a_hierarchy_agrees_with_nuts_given_the_likelihood():
     posterior = co.condition(hierarchy, {"y": Y})
     assert posterior.structure.startswith("elementwise: "), posterior.structure
-    ours = co.sample(posterior, draws=4000, chains=2).posterior
+    ours = co.sample(posterior, draws=2000, chains=2).posterior
     theirs = nuts(hierarchy, Y)
     assert set(ours) == {"mu", "tau", "sigma", "theta"}
     for name in ("mu", "sigma"):
@@ -188,7 +188,7 @@ def test_a_likelihood_that_is_not_lifted_has_the_same_posterior():
     for lift in (None, ()):
         posterior = co.condition(model, {"sum": 3.0}, args=(y,), lift=lift)
         assert posterior.num_constraints == (7 if lift is None else 1)
-        mu = co.sample(posterior, draws=4000, chains=2).posterior["mu"].values
+        mu = co.sample(posterior, draws=2000, chains=2).posterior["mu"].values
         assert_mean(mu, mean)
         assert_mean((mu - mean) ** 2, 1 / precision)
 
@@ -397,7 +397,7 @@ def test_a_lifted_site_has_the_posterior_of_its_likelihood(name):
     weight /= weight.sum()
     posterior = co.condition(model, args=(y,))
     assert posterior.num_constraints == 1
-    z = co.sample(posterior, draws=8000, chains=2).posterior["z"].values
+    z = co.sample(posterior, draws=4000, chains=2).posterior["z"].values
     assert_mean(z, weight @ grid)
     assert_mean(z**2, weight @ grid**2)
 
