@@ -110,12 +110,13 @@ def _where_needed(
         later = solver.solve(target, older, earlier.u, tolerance, weights)
         return later._replace(iterations=earlier.iterations + later.iterations)
 
-    @custom_vmap
-    def needed(arrays, earlier):
+    def if_needed(arrays, earlier):
         def go(carry):
             return jnp.asarray(False), solved(arrays, carry[1])
 
         return jax.lax.while_loop(lambda carry: carry[0], go, (~earlier.converged, earlier))[1]
+
+    needed = custom_vmap(if_needed)
 
     @needed.def_vmap
     def _(num_chains, is_batched, arrays, earlier):
@@ -126,11 +127,6 @@ def _where_needed(
             earlier,
             is_batched[1],
         )
-
-        def all_of_them(carry):
-            waits, found = carry
-            later = jax.vmap(solved, in_axes=(axes, 0))(arrays, found)
-            return jnp.zeros_like(waits), jax.vmap(_chosen)(waits, later, found)
 
         def some(carry):
             waits, found = carry
@@ -147,15 +143,12 @@ def _where_needed(
             )
             return waits.at[chosen].set(False, mode="drop"), found
 
-        _, found = jax.lax.while_loop(
-            lambda carry: jnp.any(carry[0]),
-            all_of_them if few == num_chains else some,
-            (~earlier.converged, earlier),
-        )
+        if few == num_chains:
+            found = jax.vmap(if_needed, in_axes=(axes, 0))(arrays, earlier)
+        else:
+            _, found = jax.lax.while_loop(
+                lambda carry: jnp.any(carry[0]), some, (~earlier.converged, earlier)
+            )
         return found, jax.tree.map(lambda _: True, found)
 
     return needed(arrays, earlier)
-
-
-def _chosen(condition, yes, no):
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)

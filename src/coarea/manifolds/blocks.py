@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from coarea.manifolds import small
 from coarea.manifolds.indices import Indices
-from coarea.manifolds.split import AbstractLocal, AbstractSplit, pushed_forward, units
+from coarea.manifolds.split import AbstractLocal, AbstractUncoupled, pushed_forward, units
 
 
 class BlockDiagonal(AbstractLocal):
@@ -74,7 +74,7 @@ class BlockDiagonal(AbstractLocal):
         return self.rows.put(jnp.zeros((self.num_constraints, *rest), b.dtype), _stacked(b))
 
 
-class Blocks(AbstractSplit[BlockDiagonal]):
+class Blocks(AbstractUncoupled[BlockDiagonal]):
     """Row k of `rows` and of `local_inputs` belongs to block k."""
 
     is_cheap: ClassVar[bool] = True

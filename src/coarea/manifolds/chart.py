@@ -1,9 +1,9 @@
 """A posterior in coordinates: where noise can be solved for, the other inputs say all.
 
-If every constraint has local noise of its own that enters it as a factor or a summand, c(v, n) =
-c(v, 0) + B(v) n with B square, the manifold is the graph of n(v) = −B(v)⁻¹ c(v, 0), and v has a
-density of its own, ρ(v, n(v)) / |det B(v)|: the posterior without its determinant |A|, since that
-is the volume of the graph over v. Nothing is projected, and a step costs a gradient.
+If every constraint has local noise of its own that enters it as a summand, whatever its factor,
+c(v, n) = c(v, 0) + B(v) n with B square, the manifold is the graph of n(v) = −B(v)⁻¹ c(v, 0). Then
+v has a density of its own, ρ(v, n(v)) / |det B(v)|: the posterior without its determinant |A|,
+since that is the volume of the graph over v. Nothing is projected, and a step costs a gradient.
 
 What is lost is the metric. On the manifold equal steps are equal changes of all inputs; in the
 chart that metric is A(v) = I + WᵀW, W = B⁻¹V, of which warm-up can use no more than an average.
@@ -21,7 +21,7 @@ import numpy as np
 
 from coarea.manifolds import small
 from coarea.manifolds.posterior import Posterior
-from coarea.manifolds.split import AbstractSplit
+from coarea.manifolds.split import AbstractUncoupled
 from coarea.manifolds.target import (
     AbstractGeodesic,
     AbstractLinearisation,
@@ -84,8 +84,8 @@ class Chart(AbstractTarget):
     units: Units | None = None
 
     @property
-    def _shape(self) -> AbstractSplit:
-        assert isinstance(self.posterior.shape, AbstractSplit)
+    def _shape(self) -> AbstractUncoupled:
+        assert isinstance(self.posterior.shape, AbstractUncoupled)
         return self.posterior.shape
 
     @property

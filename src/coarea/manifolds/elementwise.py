@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from coarea.manifolds.indices import Indices
-from coarea.manifolds.split import AbstractLocal, AbstractSplit, pushed_forward, units
+from coarea.manifolds.split import AbstractLocal, AbstractUncoupled, pushed_forward, units
 
 
 class Diagonal(AbstractLocal):
@@ -48,7 +48,7 @@ class Diagonal(AbstractLocal):
         return self.b
 
 
-class Elementwise(AbstractSplit[Diagonal]):
+class Elementwise(AbstractUncoupled[Diagonal]):
     """`local_inputs[i]` is the one local input that constraint i sees; no other does."""
 
     is_cheap: ClassVar[bool] = True

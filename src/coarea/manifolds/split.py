@@ -168,10 +168,6 @@ class AbstractSplit(AbstractShape[SplitLinearisation[F]], Generic[F]):
     def pieces(self, constraint: Any, u: Float[Array, " M"]) -> tuple[Float[Array, "L N"], Any]:
         """(Vᵀ, B), B in whatever layout `local` takes."""
 
-    def local_pieces(self, constraint: Any, n: Float[Array, " K"]) -> tuple[Any, Any]:
-        """A function of local inputs alone, in the order they have here, at n, and B."""
-        raise NotImplementedError
-
     @abstractmethod
     def local(self, B: Any) -> F:
         """The factor of B."""
@@ -213,6 +209,16 @@ class AbstractSplit(AbstractShape[SplitLinearisation[F]], Generic[F]):
         return SplitLinearisation(
             local, U, T, factor, self.shared_inputs, self.local_inputs, u.size
         )
+
+
+class AbstractUncoupled(AbstractSplit[F]):
+    """Splits in which constraints that see each other's local inputs are few: B alone is cheap."""
+
+    @abstractmethod
+    def local_pieces(
+        self, constraint: Any, n: Float[Array, " K"]
+    ) -> tuple[Float[Array, " N"], Any]:
+        """A function of local inputs alone, in the order they have here, at n, and B."""
 
 
 def units(indices: Indices, u) -> Float[Array, "L M"]:

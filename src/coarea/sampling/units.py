@@ -17,6 +17,7 @@ from coarea.manifolds.target import Units
 _EQUAL_UNITS = 5
 # A metric costs several gradients: it is looked at after every so many transitions.
 _METRIC_EVERY = 4
+# Beyond so many elements it is not looked at: it grows with their square, its factor with the cube.
 _LARGEST_METRIC = 256
 
 _welford = welford_algorithm(is_diagonal_matrix=True)
@@ -123,8 +124,8 @@ def units_for(target: AbstractTarget, mass: Mass) -> AbstractUnits | None:
 
     Where its coordinates are very many, it would cost more than it gains.
     """
-    is_chart = target.ambient is not target
-    if mass == "diagonal" or (is_chart and target.num_inputs > _LARGEST_METRIC):
-        return Deviations()
     u = jax.ShapeDtypeStruct((target.num_inputs,), float)
-    return None if jax.eval_shape(target.metric, u) is None else Metric()
+    has_metric = jax.eval_shape(target.metric, u) is not None
+    if mass == "diagonal" or (has_metric and target.num_inputs > _LARGEST_METRIC):
+        return Deviations()
+    return Metric() if has_metric else None
