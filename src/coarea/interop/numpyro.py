@@ -18,8 +18,10 @@ from coarea.manifolds import AbstractTarget, Posterior, condition
 from coarea.manifolds.structure import Structure
 from coarea.manifolds.target import in_own_units
 from coarea.precision import require_float64
+from coarea.sampling.approach import improve
 from coarea.sampling.sample import plan_for
-from coarea.sampling.start import check_starts, improve, search
+from coarea.sampling.search import search
+from coarea.sampling.start_checks import check_starts
 from coarea.sampling.transitions import Chain, Stats, begin, transition
 
 

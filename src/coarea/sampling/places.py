@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from coarea.errors import SettingError
-from coarea.sampling.start import ChainKeys, chain_keys
+from coarea.sampling.search import ChainKeys, chain_keys
 
 Devices: TypeAlias = str | Sequence[Any] | Any | None  # Any: a jax.Device
 T = TypeVar("T")

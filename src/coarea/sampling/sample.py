@@ -15,6 +15,7 @@ from coarea.kernels import NUTS
 from coarea.kernels.kernel import AbstractKernel
 from coarea.manifolds import AbstractTarget
 from coarea.precision import Precision, computing_in
+from coarea.sampling.approach import improve
 from coarea.sampling.chains import longest_block
 from coarea.sampling.places import Devices, places_for
 from coarea.sampling.progress import Display
@@ -28,8 +29,9 @@ from coarea.sampling.results import (
     with_ends,
 )
 from coarea.sampling.run import Group, draw
+from coarea.sampling.search import search
 from coarea.sampling.settings import check_count, check_target, one_blas_thread
-from coarea.sampling.start import check_given, check_starts, improve, search
+from coarea.sampling.start_checks import check_given, check_starts
 from coarea.sampling.transitions import Ended, Exact, Plan, begin, end, kept_of
 from coarea.sampling.units import units_for
 from coarea.sampling.warmup import Warmup

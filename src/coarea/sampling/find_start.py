@@ -1,0 +1,36 @@
+"""`find_start`: points on the manifold, for whoever wants them before sampling."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+
+from coarea.dynamics import Rattle
+from coarea.manifolds import AbstractTarget
+from coarea.precision import in_float64
+from coarea.sampling.search import chain_keys, search
+from coarea.sampling.settings import check_count, check_target, one_blas_thread
+from coarea.sampling.start_checks import check_starts
+
+
+@in_float64
+def find_start(target: AbstractTarget, key: Key[Array, ""], chains: int) -> np.ndarray:
+    """Points on the manifold, one for each chain: an array (chains, inputs) for `sample(start=)`.
+
+    >>> import coarea as co, jax
+    >>> model = co.Generator(lambda u: {"z": u["z"], "y": u["z"] ** 3 + u["n"]}, {"z": (), "n": ()})
+    >>> posterior = co.condition(model, {"y": 1.5})
+    >>> co.find_start(posterior, jax.random.key(0), chains=3).shape
+    (3, 2)
+    """
+    check_target(target, "find_start")
+    check_count("chains", chains, 1)
+    tolerance = Rattle().tolerance_for(jnp.float64)
+    with one_blas_thread():
+        found = [
+            search(target.ambient, chain_keys(key, chain).start[None], tolerance)
+            for chain in range(chains)
+        ]
+    starts = jax.tree.map(lambda *x: jnp.concatenate(x), *found)
+    check_starts(target.ambient, starts, tolerance)
+    return np.asarray(jax.vmap(target.restrict)(starts.u))

@@ -1,0 +1,106 @@
+"""What must hold of start points, and if it does not, the likeliest reason."""
+
+import contextlib
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Array, Float
+
+from coarea.dynamics.solvers import Tolerance
+from coarea.errors import JacobianError, ModelError, SettingError, StartError
+from coarea.manifolds import AbstractTarget
+from coarea.manifolds.dense import Dense
+from coarea.sampling.approach import Start
+from coarea.sampling.search import CANDIDATES, ROUNDS
+
+# The largest Jacobian whose rank is looked at.
+_MOST_ELEMENTS = 1_000_000
+# A smallest pivot above this, with rows of unit length, needs no singular values to be believed.
+_FULL_RANK = 1e-4
+
+
+def check_given(target: AbstractTarget, given, chains: int) -> np.ndarray:
+    """The user's start points, refused unless there is one for each chain."""
+    u = np.asarray(given, dtype=float)
+    expected = (chains, target.num_inputs)
+    if u.shape != expected:
+        raise SettingError(
+            f"start has shape {u.shape}, but {chains} chains on {target.num_inputs} inputs need "
+            f"{expected}: one row a chain."
+        )
+    if not np.all(np.isfinite(u)):
+        raise SettingError("start has elements that are not finite.")
+    return u
+
+
+def check_starts(target: AbstractTarget, starts: Start, tolerance: Tolerance) -> None:
+    """Raise if a chain has no start, with the likeliest reason, or a start where J is singular."""
+    error = np.asarray(starts.error)
+    found = error <= tolerance.residual
+    closest = starts.u[int(np.argmin(error))]
+    check_rank(target, closest)
+    if not np.all(found) and not np.any(np.isfinite(target.residual(closest))):
+        raise ModelError(
+            "the constrained quantities were NaN or infinite at every point that was tried "
+            f"({CANDIDATES * ROUNDS} a chain). Check what the generator gives for draws from its "
+            "prior (`model.simulate(key, 10)`); work on a scale (such as logarithms) on which the "
+            "simulation stays finite."
+        )
+    if not np.all(found):
+        raise StartError(
+            f"no inputs that reproduce the data were found for {int(np.sum(~found))} of "
+            f"{error.size} chains: the closest left a largest error of "
+            f"{float(np.min(error[~found])):.2g} relative to the size of the data. Can these be "
+            "produced at all (compare `model.simulate(key, 1000)`)? If they can, give "
+            "`sample(start=…)` points near ones that do, or rescale the outputs so that errors in "
+            "each count alike."
+        )
+    if not np.all(np.isfinite(np.asarray(starts.log_density))):
+        raise StartError(
+            "points that reproduce the data were found, but the log density there is not finite. "
+            "Give `sample(start=…)` points inside its support (for a coarea.Manifold, a `point` "
+            "well inside)."
+        )
+
+
+def check_rank(target: AbstractTarget, u: Float[Array, " M"]) -> None:
+    """Raise if the constraints do not respond to the inputs independently at u.
+
+    Not looked at where it would cost more than the run.
+    """
+    if target.num_constraints * target.num_inputs > _MOST_ELEMENTS:
+        return
+    rows = target.constraints
+    J = np.asarray(_jacobian(target, u))[rows]
+    if not np.all(np.isfinite(J)):
+        return
+    size = np.linalg.norm(J, axis=1)
+    if np.any(size == 0):
+        raise JacobianError(
+            f"{_names(target, rows[size == 0])}: the derivative with respect to every "
+            "input is zero, so no change of the inputs can bring about the observed value. An "
+            "output that is constant, rounded, thresholded or integer-valued inside cannot be "
+            "conditioned on."
+        )
+    J = J / size[:, None]
+    with contextlib.suppress(np.linalg.LinAlgError):
+        if np.min(np.diagonal(np.linalg.cholesky(J @ J.T))) > _FULL_RANK:
+            return
+    left, singular, _ = np.linalg.svd(J, full_matrices=False)
+    if singular[-1] <= 4 * J.shape[1] * np.finfo(J.dtype).eps:
+        involved = rows[np.abs(left[:, -1]) > 1e-6]
+        raise JacobianError(
+            f"{_names(target, involved)} are not independent: to first order one of them follows "
+            "from the others, so the Jacobian has no full rank. Leave out those that repeat what "
+            "others say, or give each its own noise."
+        )
+
+
+def _names(target, constraints) -> str:
+    shown = ", ".join(target.describe(int(i)) for i in constraints[:6])
+    return shown + (f" and {len(constraints) - 6} more" if len(constraints) > 6 else "")
+
+
+@eqx.filter_jit
+def _jacobian(target, u):
+    return Dense.for_size(target.num_constraints, target.num_inputs).jacobian(target.residual)(u)
