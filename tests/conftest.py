@@ -3,7 +3,9 @@ import os
 from pathlib import Path
 
 # Most of these tests' time is XLA's compiling; less of that makes them a third faster.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+)
 
 import jax
 import pytest

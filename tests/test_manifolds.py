@@ -69,6 +69,15 @@ def test_the_linearisation_solves_what_it_says(posterior):
     np.testing.assert_allclose(new.apply(p) @ b, p @ new.apply_transpose(b), atol=1e-12)
 
 
+@pytest.mark.parametrize("N", [32, 33, 131])
+def test_a_factor_is_inverted_whatever_its_size(N, x64):
+    A = np.random.default_rng(N).normal(size=(N, N + 3))
+    u = jnp.linspace(-1.0, 1.0, N + 3)
+    at = Dense("forward").linearise(lambda u: A @ u, u)
+    np.testing.assert_allclose(at.C_inverse, np.linalg.inv(np.linalg.cholesky(A @ A.T)), atol=1e-9)
+    np.testing.assert_allclose(at.Q @ at.Q.T, np.eye(N), atol=1e-9)
+
+
 def test_the_mode_follows_the_shape():
     assert Dense.for_size(100, 104).mode == "forward"
     assert Dense.for_size(3, 500).mode == "reverse"

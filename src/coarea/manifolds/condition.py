@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,6 +20,7 @@ from coarea.manifolds.posterior import Posterior
 from coarea.manifolds.structure import Structure, choose_shape
 from coarea.manifolds.validation import check_derivatives, check_digits
 from coarea.precision import in_float64
+from coarea.programs import runs_once
 
 
 @in_float64
@@ -139,7 +139,7 @@ def _flat(size):
     return jax.ShapeDtypeStruct((size,), jnp.float64)
 
 
-@eqx.filter_jit
+@runs_once
 def _prior_draws(model, num=16):
     return jax.vmap(model.draw)(jax.random.split(jax.random.key(0), num))
 

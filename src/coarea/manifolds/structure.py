@@ -13,8 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components, maximum_bipartite_matching
 
 from coarea.errors import ModelError
 from coarea.manifolds.blocks import Blocks
@@ -24,6 +22,7 @@ from coarea.manifolds.indices import PAD, Indices
 from coarea.manifolds.split import AbstractSplit
 from coarea.manifolds.target import AbstractShape
 from coarea.manifolds.triangular import Triangular
+from coarea.programs import runs_once
 
 Structure = Literal["auto", "dense", "elementwise", "triangular", "blocks", "markov", "chart"]
 
@@ -147,7 +146,6 @@ def _is_affine(shape: AbstractSplit, residual, draws) -> bool:
     if _pattern(columns_of_B, np.zeros(local.flat.size)).nnz:
         return False
 
-    @jax.jit
     def departures(u):
         noise = local.take(u).ravel()
         value, push = jax.linearize(lambda n: residual(local.put(u, n)), 0.0 * noise)
@@ -159,7 +157,7 @@ def _is_affine(shape: AbstractSplit, residual, draws) -> bool:
         scale = jnp.max(jnp.abs(value)) + jnp.max(jnp.abs(push(noise)))
         return jnp.stack([departure(size) for size in (1.0, -1.0, 4.0, -4.0)]) / scale
 
-    found = np.asarray(jax.lax.map(departures, draws))
+    found = np.asarray(runs_once(lambda draws: jax.lax.map(departures, draws))(draws))
     return bool(np.all(found[np.isfinite(found)] < _AFFINE))
 
 
@@ -189,7 +187,9 @@ def _brief(error: Exception) -> str:
 
 
 def _pattern(residual, u):
+    # Imported where the pattern is looked for, as it takes a while.
     import asdex
+    from scipy.sparse import csr_array
 
     found = asdex.jacobian_sparsity(residual, np.zeros(u.shape))
     ones = np.ones(found.nnz, dtype=np.int8)
@@ -204,7 +204,7 @@ def _has_rank(shape: AbstractShape, residual, draws) -> bool:
         _, B = shape.pieces(residual, u)
         return shape.local(B).pivots()
 
-    sizes = np.abs(np.asarray(jax.jit(lambda u: jax.lax.map(pivots, u))(draws)))
+    sizes = np.abs(np.asarray(runs_once(lambda u: jax.lax.map(pivots, u))(draws)))
     sizes = sizes[np.all(np.isfinite(sizes), axis=1)]
     return not sizes.size or bool(np.min(sizes) > _VANISHING * np.median(sizes))
 
@@ -245,6 +245,8 @@ def _blocks(by_column, shared: np.ndarray, used: np.ndarray) -> Iterator[Found]:
 def _split(
     by_column, shared: np.ndarray, local: np.ndarray, fewest_groups: int = 2
 ) -> Iterator[Found]:
+    from scipy.sparse.csgraph import connected_components, maximum_bipartite_matching
+
     N, L = by_column.shape[0], len(shared)
     B = by_column[:, local].tocsr()
     if np.any(maximum_bipartite_matching(B, perm_type="column") < 0):
@@ -281,10 +283,10 @@ def _saved(by_column) -> str:
     return f"dense: {float(N) ** 2 * M:.0e}"
 
 
-def _bipartite(B: Any) -> csr_array:
+def _bipartite(B: Any) -> Any:
     N, K = B.shape
     coo = B.tocoo()
-    return csr_array((coo.data, (coo.row, N + coo.col)), shape=(N + K, N + K))
+    return type(B)((coo.data, (coo.row, N + coo.col)), shape=(N + K, N + K))
 
 
 def _grouped(members: np.ndarray, labels: np.ndarray, num_groups: int, longest: int) -> Indices:

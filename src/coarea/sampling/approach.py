@@ -10,7 +10,6 @@ found stays near the prior draw that it came from.
 
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import cho_solve
@@ -19,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 from coarea.dynamics.solvers import Tolerance
 from coarea.manifolds import AbstractTarget
 from coarea.manifolds.dense import Dense
+from coarea.programs import runs_once
 
 _MAX_LINEARISATIONS = 500
 # Gauss–Newton iterations for several constraints, which else are halved; for one there is no less.
@@ -39,10 +39,9 @@ class Start(NamedTuple):
     log_density: Float[Array, ""]
 
 
-@eqx.filter_jit
 def improve(target: AbstractTarget, u: Float[Array, "chains M"], tolerance: Tolerance) -> Start:
     """Move each given point onto the manifold."""
-    return jax.vmap(lambda u: _approach(target, u, tolerance))(u)
+    return (_run_quickly if target.is_cheap else _run)(target, u, tolerance)
 
 
 class _Attempt(NamedTuple):
@@ -65,11 +64,14 @@ class _Progress(NamedTuple):
     stuck: Bool[Array, ""]
 
 
-def _approach(target: AbstractTarget, u: Float[Array, " M"], tolerance: Tolerance) -> Start:
-    """From u to the manifold."""
-    if target.is_cheap:
-        return _approach_at_once(target, u, tolerance)
-    return _approach_in_turn(target, u, tolerance)
+def _approach(target: AbstractTarget, u: Float[Array, "chains M"], tolerance: Tolerance) -> Start:
+    """From each point to the manifold."""
+    approach = _approach_at_once if target.is_cheap else _approach_in_turn
+    return jax.vmap(lambda u: approach(target, u, tolerance))(u)
+
+
+# Where linearising is dear, loops of it are worth compiling well.
+_run_quickly, _run = runs_once(_approach), runs_once(_approach, level=1)
 
 
 def _approach_at_once(target, u, tolerance) -> Start:

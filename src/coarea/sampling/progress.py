@@ -1,10 +1,10 @@
 """The progress display: draws a second, acceptance and solver failures while chains run."""
 
 import time
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 
 class Report(NamedTuple):
@@ -20,26 +20,19 @@ class Display:
     """One bar for all chains; nothing unless a person is watching a terminal or a notebook."""
 
     def __init__(self, wanted: bool, transitions: int):
-        console = Console(stderr=True)
-        self._bar = Progress(
-            TextColumn("{task.description:9}"),
-            BarColumn(bar_width=12),  # all of it fits into 80 columns
-            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            TextColumn("{task.fields[health]}"),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not (wanted and (console.is_terminal or console.is_jupyter)),
-        )
-        self._task = self._bar.add_task("starting", total=transitions, health="")
-        self._phase = ""
+        self._bar = _bar() if wanted else None
+        if self._bar is not None:
+            self._task = self._bar.add_task("starting", total=transitions, health="")
         self._begin("starting")
 
     def __enter__(self):
-        self._bar.start()
+        if self._bar is not None:
+            self._bar.start()
         return self
 
     def __exit__(self, *_):
-        self._bar.stop()
+        if self._bar is not None:
+            self._bar.stop()
 
     def _begin(self, phase: str) -> None:
         self._phase, self._since = phase, time.perf_counter()
@@ -48,10 +41,13 @@ class Display:
     def compiling(self) -> None:
         """Start points are there; the sampler is being compiled."""
         self._begin("compiling")
-        self._bar.update(self._task, description="compiling")
+        if self._bar is not None:
+            self._bar.update(self._task, description="compiling")
 
     def update(self, report: Report) -> None:
         """Take note of a block."""
+        if self._bar is None:
+            return
         phase = "warm-up" if report.is_warmup else "sampling"
         if phase != self._phase:
             self._begin(phase)
@@ -66,3 +62,22 @@ class Display:
             health=f"{rate:,.0f} draws/s, accept {self._accepted / self._transitions:.2f}, "
             f"failed {self._failures / self._transitions:.1%}",
         )
+
+
+def _bar() -> "Progress | None":
+    """A bar on the standard error stream, if that is watched."""
+    # Imported where something is shown, as it takes a while.
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    if not (console.is_terminal or console.is_jupyter):
+        return None
+    return Progress(
+        TextColumn("{task.description:9}"),
+        BarColumn(bar_width=12),  # all of it fits into 80 columns
+        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        TextColumn("{task.fields[health]}"),
+        TimeRemainingColumn(),
+        console=console,
+    )

@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from coarea.dynamics.solvers import Tolerance
 from coarea.manifolds import AbstractTarget
+from coarea.programs import runs_once
 from coarea.sampling.approach import Start, improve
 
 # Prior draws tried at once for each chain, and how often.
@@ -61,14 +61,14 @@ def search(target: AbstractTarget, keys: Key[Array, " chains"], tolerance: Toler
     return carry[2]
 
 
-@eqx.filter_jit
+@runs_once
 def _guesses(target, keys, tries) -> Float[Array, "candidates M"]:
     """One chain's after another's."""
     split = jax.vmap(lambda key: jax.random.split(key, (ROUNDS, CANDIDATES))[tries])(keys)
     return jax.vmap(target.guess)(split.ravel())
 
 
-@eqx.filter_jit
+@runs_once
 def _better(best: Start, found: Start, tolerance: Tolerance) -> tuple[Bool[Array, ""], Start]:
     """For each chain the best of its candidates, unless it has a start; whether now all have."""
 

@@ -2,7 +2,6 @@
 
 import contextlib
 
-import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -10,6 +9,7 @@ from coarea.dynamics.solvers import Tolerance
 from coarea.errors import JacobianError, ModelError, SettingError, StartError
 from coarea.manifolds import AbstractTarget
 from coarea.manifolds.dense import Dense
+from coarea.programs import runs_once
 from coarea.sampling.approach import Start
 from coarea.sampling.search import CANDIDATES, ROUNDS
 
@@ -101,6 +101,6 @@ def _names(target, constraints) -> str:
     return shown + (f" and {len(constraints) - 6} more" if len(constraints) > 6 else "")
 
 
-@eqx.filter_jit
+@runs_once
 def _jacobian(target, u):
     return Dense.for_size(target.num_constraints, target.num_inputs).jacobian(target.residual)(u)

@@ -10,6 +10,7 @@ from coarea.dynamics.rattle import PhaseState
 from coarea.kernels.kernel import AbstractKernel, TransitionInfo, Tuning
 from coarea.manifolds import AbstractTarget
 from coarea.manifolds.target import in_own_units, measured_in
+from coarea.programs import runs_once
 from coarea.sampling.chains import AbstractProgram, Block, for_each_chain
 from coarea.sampling.warmup import Adaptation, Learnt, Warmup
 
@@ -62,7 +63,7 @@ class Plan(eqx.Module):
         return learnt if self.given_step is None else learnt._replace(step_size=self.given_step)
 
 
-@eqx.filter_jit
+@runs_once
 def begin(
     plan: Plan,
     target: AbstractTarget,
@@ -81,7 +82,7 @@ def begin(
     return for_each_chain(one)(keys, u, learnt)
 
 
-@eqx.filter_jit
+@runs_once
 def end(plan: Plan, chains: Chain) -> Ended:
     """How chains can be taken up again later."""
 

@@ -1,0 +1,35 @@
+"""How programs that run once are compiled."""
+
+import functools
+import os
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import equinox as eqx
+import jax
+from jax.core import Tracer
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_LEVEL = "xla_backend_optimization_level"
+
+
+def runs_once(function: Callable[P, T], level: int = 0) -> Callable[P, T]:
+    """Compile a function in haste: it will be over sooner than it would be made faster.
+
+    Without optimisation compiling takes half as long; what has loops wants level 1, which makes
+    them nearly as fast as any. A level in the user's XLA_FLAGS is kept. Within another program the
+    function is a part of that.
+    """
+    options: dict[str, bool | int] = {"xla_cpu_use_fusion_emitters": False}
+    if _LEVEL not in os.environ.get("XLA_FLAGS", ""):
+        options[_LEVEL] = level
+    compiled = eqx.filter_jit(function, compiler_options=options)  # pyright: ignore[reportCallIssue]
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        is_part = any(isinstance(x, Tracer) for x in jax.tree.leaves((args, kwargs)))
+        return (function if is_part else compiled)(*args, **kwargs)
+
+    return call
