@@ -13,6 +13,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _LEVEL = "xla_backend_optimization_level"
+# Later versions have no plainer emitter of loops to choose.
+_PLAIN = {"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 11) else {}
 
 
 def runs_once(function: Callable[P, T], level: int = 0) -> Callable[P, T]:
@@ -22,7 +24,7 @@ def runs_once(function: Callable[P, T], level: int = 0) -> Callable[P, T]:
     them nearly as fast as any. A level in the user's XLA_FLAGS is kept. Within another program the
     function is a part of that.
     """
-    options: dict[str, bool | int] = {"xla_cpu_use_fusion_emitters": False}
+    options: dict[str, bool | int] = dict(_PLAIN)
     if _LEVEL not in os.environ.get("XLA_FLAGS", ""):
         options[_LEVEL] = level
     compiled = eqx.filter_jit(function, compiler_options=options)  # pyright: ignore[reportCallIssue]
