@@ -15,7 +15,7 @@ same trajectories: straight flow, step 0.3, 3 steps, quasi-Newton projections, t
 divided by its steps, compilation left out.
 """
 STEPS = 3
-SIZES = {10: (2000, 200), 100: (300, 60), 1000: (10, 4)}
+SIZES = {10: (20_000, 500), 100: (2000, 150), 1000: (10, 4)}
 
 
 def target(num):

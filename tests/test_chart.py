@@ -9,6 +9,7 @@ import pytest
 
 import coarea as co
 from coarea.errors import ModelError, SettingError
+from coarea.kernels.kernel import Tuning
 from coarea.manifolds import small
 from coarea.sampling.sample import plan_for
 from coarea.sampling.transitions import begin, transition
@@ -251,3 +252,17 @@ def test_one_coordinate_and_hardly_any_warm_up():
     kernel = co.NUTS(step_size=0.5)
     draws = co.sample(chart, draws=5, warmup=10, chains=1, kernel=kernel)
     assert np.all(np.isfinite(draws.posterior["a"]))
+
+
+def test_a_trajectory_that_is_lost_is_not_followed_and_tells_nothing(x64):
+    """Of thousands of chains that run in step all would wait for one that has learnt from it."""
+    posterior = co.condition(LOCATION_AND_SCALE, {"y": Y}, structure="chart")
+    kernel = co.CHMC()
+    state = kernel.init(posterior, jnp.asarray([0.5, 0.0]))
+    known = Tuning(jnp.asarray(100.0), jnp.asarray(1.5), jnp.asarray(True), jnp.asarray(0.5))
+    step = jax.vmap(lambda key: kernel.step(posterior, key, state, known)[1])
+    info = step(jax.random.split(jax.random.key(0), 100))
+    lost = np.asarray(info.is_divergent)
+    assert lost.sum() > 50
+    assert np.all(info.num_integration_steps[lost] == 1)
+    np.testing.assert_array_equal(info.turning_time[lost], 1.5)

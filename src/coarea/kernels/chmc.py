@@ -106,13 +106,15 @@ class CHMC(AbstractKernel):
             )
             return end, count, tuning.turning_time
 
+        def is_lost(state):
+            return state.failed | ~(state.energy - start.energy <= DIVERGENCE)
+
         def unfinished_or_learning(carry):
             count, turned, state = carry
             # While learning it is followed until it turns, and the draw made there: a length that
             # depends on the way is no exact kernel's, but these draws are not kept.
-            goes_on = jnp.where(
-                tuning.is_learning, ~turned & (count < _MOST_STEPS), count < num_steps
-            )
+            learns_more = ~turned & (count < _MOST_STEPS) & ~is_lost(state)
+            goes_on = jnp.where(tuning.is_learning, learns_more, count < num_steps)
             return goes_on & ~state.failed
 
         def follow(carry):
@@ -124,8 +126,8 @@ class CHMC(AbstractKernel):
         count, _, end = jax.lax.while_loop(
             unfinished_or_learning, follow, (jnp.asarray(0), jnp.asarray(False), start)
         )
-        # One that fails before it turns tells nothing.
-        learns = tuning.is_learning & ~end.failed
+        # One that is lost before it turns tells nothing.
+        learns = tuning.is_learning & ~is_lost(end)
         # It turned during the last step.
         seen = (count - 0.5) * tuning.step_size
         return end, count, jnp.where(learns, seen, tuning.turning_time)
