@@ -19,7 +19,7 @@ from coarea.dynamics import (
     Straight,
 )
 from coarea.dynamics.projection import project_onto
-from coarea.dynamics.solvers import Tolerance
+from coarea.dynamics.tolerance import Tolerance
 from coarea.manifolds import Posterior
 
 pytestmark = pytest.mark.usefixtures("x64")

@@ -16,10 +16,9 @@ from coarea.dynamics.solvers import (
     AbstractSolver,
     Projection,
     QuasiNewton,
-    Tolerance,
     Weights,
-    position_size,
 )
+from coarea.dynamics.tolerance import Tolerance, position_size
 from coarea.manifolds import AbstractTarget
 from coarea.manifolds.target import AbstractLinearisation
 

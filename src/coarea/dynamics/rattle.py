@@ -15,10 +15,9 @@ from coarea.dynamics.solvers import (
     Broyden,
     NewtonLineSearch,
     Secant,
-    Tolerance,
     linearise,
-    position_size,
 )
+from coarea.dynamics.tolerance import Tolerance, position_size
 from coarea.errors import SettingError
 from coarea.manifolds import AbstractTarget
 from coarea.manifolds.target import (

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Bool, Float, Int
 
-from coarea.dynamics.solvers import Tolerance
+from coarea.dynamics.tolerance import Tolerance
 from coarea.manifolds import AbstractTarget
 from coarea.manifolds.dense import Dense
 from coarea.programs import runs_once

@@ -8,7 +8,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from coarea.dynamics.solvers import Tolerance
+from coarea.dynamics.tolerance import Tolerance
 from coarea.manifolds import AbstractTarget
 from coarea.programs import runs_once
 from coarea.sampling.approach import Start, improve

@@ -5,7 +5,7 @@ import contextlib
 import numpy as np
 from jaxtyping import Array, Float
 
-from coarea.dynamics.solvers import Tolerance
+from coarea.dynamics.tolerance import Tolerance
 from coarea.errors import JacobianError, ModelError, SettingError, StartError
 from coarea.manifolds import AbstractTarget
 from coarea.manifolds.dense import Dense
