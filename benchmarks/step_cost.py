@@ -46,13 +46,16 @@ class Loops(NamedTuple):
     integrator: Rattle = Rattle()
 
     def steps(self, u, keys):
-        def step(state, key):
+        def step(carry, key):
+            state, failures = carry
             start = self.integrator.refresh(key, state)
             end = self.integrator.step(self.target, start, jnp.asarray(self.size))
-            # A failure leaves a chain where it can go on.
-            return jax.tree.map(lambda a, b: jnp.where(end.failed, b, a), end, state), ()
+            return (end, failures + end.failed), ()
 
-        return jax.lax.scan(step, self.integrator.init(self.target, u), keys)[0].position
+        start = self.integrator.init(self.target, u)
+        end, failures = jax.lax.scan(step, (start, jnp.zeros((), int)), keys)[0]
+        # All that a step finds out must be asked for, or it is not computed.
+        return end.position, end.energy, failures
 
     def refreshes(self, u, keys):
         def refresh(state, key):

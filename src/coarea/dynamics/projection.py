@@ -5,6 +5,7 @@ deterministic function of (Jₒ, ũ), which the reverse check relies on.
 """
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -51,40 +52,57 @@ def project_onto(
     gives up is how a step fails, and must fail in either direction.
     One that is `idle`, having failed before, is not tried again, and has not converged.
     """
-    tolerance = replace(tolerance, size=position_size(target, u))
-
-    def problem(solver):
-        is_last = solver is solvers[-1]
-        return target, older, replace(tolerance, goal=None if is_last else goal), weights
-
-    projection = _by_all(solvers[0], problem(solvers[0]), u)
-    projection = projection._replace(converged=projection.converged | idle)
-    share = 1 if target.is_sequential else _SHARE
-    for solver in solvers[1:]:
-        projection = _where_needed(solver, problem(solver), projection, share)
+    if tolerance.size is None:
+        tolerance = replace(tolerance, size=position_size(target, u))
+    problem = _Problem(target, older, replace(tolerance, goal=goal), weights)
+    stages = tuple(_Stage(solver, sees_goal=True) for solver in solvers)
+    stages = *stages[:-1], stages[-1]._replace(sees_goal=False)
+    projection = _by_all(stages[0], problem, u)
+    if stages[1:]:
+        projection = projection._replace(converged=projection.converged | idle)
+        share = 1 if target.is_sequential else _SHARE
+        projection = _where_needed(stages[1:], problem, projection, share)
     return projection._replace(converged=projection.converged & ~jnp.asarray(idle))
 
 
-def _by_all(solver: AbstractSolver, problem, u: Float[Array, " M"]) -> Projection:
+class _Problem(NamedTuple):
+    target: AbstractTarget
+    older: AbstractLinearisation
+    tolerance: Tolerance
+    weights: Weights
+
+
+class _Stage(NamedTuple):
+    """One of several solvers, and whether it may end as soon as it sees that it leads to a goal."""
+
+    solver: AbstractSolver
+    sees_goal: bool
+
+    def solve(self, problem: _Problem, u: Float[Array, " M"]) -> Projection:
+        target, older, tolerance, weights = problem
+        if not self.sees_goal:
+            tolerance = replace(tolerance, goal=None)
+        return self.solver.solve(target, older, u, tolerance, weights)
+
+
+def _by_all(stage: _Stage, problem: _Problem, u: Float[Array, " M"]) -> Projection:
     """The first solver's answer. Thousands of chains do not wait for the last few of them."""
     arrays, rest = eqx.partition(problem, eqx.is_array)
 
-    def solved(solver: AbstractSolver, arrays, u) -> Projection:
-        target, older, tolerance, weights = eqx.combine(arrays, rest)
-        return solver.solve(target, older, u, tolerance, weights)
-
     @custom_vmap
     def solve(arrays, u):
-        return solved(solver, arrays, u)
+        return stage.solve(eqx.combine(arrays, rest), u)
 
     @solve.def_vmap
     def _(num_chains, is_batched, arrays, u):
         def one(arrays, u):
-            all_go_on = num_chains < _MANY or problem[0].is_sequential
-            if all_go_on or not isinstance(solver, QuasiNewton):
-                return solved(solver, arrays, u)
-            begun = solved(replace(solver, max_iterations=_ITERATIONS_OF_ALL), arrays, u)
-            return _where_needed(solver, eqx.combine(arrays, rest), begun, _LARGE_SHARE)
+            problem = eqx.combine(arrays, rest)
+            all_go_on = num_chains < _MANY or problem.target.is_sequential
+            if all_go_on or not isinstance(stage.solver, QuasiNewton):
+                return stage.solve(problem, u)
+            fewer = replace(stage.solver, max_iterations=_ITERATIONS_OF_ALL)
+            begun = stage._replace(solver=fewer).solve(problem, u)
+            return _where_needed((stage,), problem, begun, _LARGE_SHARE)
 
         axes = jax.tree.map(lambda yes: 0 if yes else None, is_batched)
         found = jax.vmap(one, in_axes=axes, axis_size=num_chains)(arrays, u)
@@ -94,9 +112,9 @@ def _by_all(solver: AbstractSolver, problem, u: Float[Array, " M"]) -> Projectio
 
 
 def _where_needed(
-    solver: AbstractSolver, problem, earlier: Projection, share: int = _SHARE
+    stages: tuple[_Stage, ...], problem: _Problem, earlier: Projection, share: int
 ) -> Projection:
-    """The solver's answer where the earlier one did not converge, from where that left off.
+    """The solvers' answer where the earlier one did not converge, from where that left off.
 
     Under `vmap` only by the chains that need it, a few at a time: of thousands there are always
     some, and otherwise all would wait for what these do. None costs nothing. Where `share` is one,
@@ -105,9 +123,10 @@ def _where_needed(
     arrays, rest = eqx.partition(problem, eqx.is_array)
 
     def solved(arrays, earlier) -> Projection:
-        target, older, tolerance, weights = eqx.combine(arrays, rest)
-        later = solver.solve(target, older, earlier.u, tolerance, weights)
-        return later._replace(iterations=earlier.iterations + later.iterations)
+        problem = eqx.combine(arrays, rest)
+        later = stages[0].solve(problem, earlier.u)
+        later = later._replace(iterations=earlier.iterations + later.iterations)
+        return _where_needed(stages[1:], problem, later, share) if stages[1:] else later
 
     def if_needed(arrays, earlier):
         def go(carry):

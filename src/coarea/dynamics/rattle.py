@@ -1,5 +1,6 @@
 """The geodesic RATTLE step: constrained Hamiltonian dynamics for one time step (Algorithm 1)."""
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -145,6 +146,7 @@ class Rattle(eqx.Module):
             return _step_exactly(target, flow, state, h)
         tau = h / geodesic_steps
         at = _kick(state, h)
+        size = position_size(target, state.position)
 
         def go_on(carry):
             count, at = carry
@@ -152,20 +154,23 @@ class Rattle(eqx.Module):
 
         def sub_step(carry):
             count, at = carry
-            moved = self._move(target, flow, at, tau)
+            moved = self._move(target, flow, at, tau, size)
             linearisation = linearise(target, moved.position)
-            return count + 1, self._arrive(target, flow, at, moved, linearisation, None, tau)
+            return count + 1, self._arrive(target, flow, at, moved, linearisation, None, tau, size)
 
         if geodesic_steps > 1:
             _, at = jax.lax.while_loop(go_on, sub_step, (0, at))
-        moved = self._move(target, flow, at, tau)
+        moved = self._move(target, flow, at, tau, size)
         linearisation, log_density, gradient = target.evaluate(moved.position)
         moved = moved._replace(logdensity=log_density)
-        end = self._arrive(target, flow, at, moved, linearisation, gradient, tau)
+        end = self._arrive(target, flow, at, moved, linearisation, gradient, tau, size)
         return _kick(end, h)
 
-    def _move(self, target, flow, state: PhaseState, tau, goal=None):
-        """Flow from the state's position and project. The momentum is still that of the start."""
+    def _move(self, target, flow, state: PhaseState, tau, size, goal=None):
+        """Flow from the state's position and project. The momentum is still that of the start.
+
+        Changes are judged against `size`, that of a position.
+        """
         assert isinstance(state.linearisation, AbstractLinearisation)
         ahead = flow.position(state.position, state.bend, state.momentum, tau)
         projection = project_onto(
@@ -173,7 +178,7 @@ class Rattle(eqx.Module):
             target,
             state.linearisation,
             ahead,
-            self.tolerance_for(ahead.dtype),
+            replace(self.tolerance_for(ahead.dtype), size=size),
             flow.weights(tau),
             idle=state.failed,
             goal=goal,
@@ -185,7 +190,7 @@ class Rattle(eqx.Module):
         )
 
     def _arrive(
-        self, target, flow, left: PhaseState, moved: PhaseState, linearisation, gradient, tau
+        self, target, flow, left: PhaseState, moved: PhaseState, linearisation, gradient, tau, size
     ):
         """The momentum on arrival, and whether the way back leads to where it came from.
 
@@ -205,10 +210,10 @@ class Rattle(eqx.Module):
         moved = moved._replace(convergence_error=moved.convergence_error | broken)
         if not self.reverse_check:
             return moved
-        back = self._move(target, flow, moved, -tau, goal=left.position)
+        back = self._move(target, flow, moved, -tau, size, goal=left.position)
         distance = jnp.max(jnp.abs(back.position - left.position))
-        allowed = self.tolerance_for(p.dtype).near * position_size(target, left.position)
-        returned = ~back.convergence_error & (distance <= allowed)
+        near = self.tolerance_for(p.dtype).near
+        returned = ~back.convergence_error & (distance <= near * size)
         return moved._replace(
             non_reversible_step=~moved.convergence_error & ~returned | moved.non_reversible_step,
             iterations=back.iterations,

@@ -55,7 +55,7 @@ class Tolerance(eqx.Module):
         bounds = Bounds(self.residual * target.scale, self.position * size)
         if self.goal is None:
             return bounds
-        return bounds._replace(goal=self.goal, near=self.near * position_size(target, self.goal))
+        return bounds._replace(goal=self.goal, near=self.near * size)
 
 
 class Bounds(NamedTuple):

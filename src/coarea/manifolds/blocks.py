@@ -9,6 +9,7 @@ from typing import ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from coarea.manifolds import small
@@ -92,14 +93,14 @@ class Blocks(AbstractUncoupled[BlockDiagonal]):
         r, w = self.rows.shape[1], self.local_inputs.shape[1]
         L = len(self.shared_inputs)
         if w <= 2 * r:
-            local = jnp.stack([Indices(self.columns[:, j]).mark(u.size) for j in range(w)])
-            seeds = jnp.concatenate([units(self.shared_inputs, u), local.astype(u.dtype)])
+            local = np.stack([Indices(self.columns[:, j]).mark(u.size) for j in range(w)])
+            seeds = np.concatenate([units(self.shared_inputs, u), local.astype(u.dtype)])
             derivatives = pushed_forward(constraint, u, seeds)
             return derivatives[:L], self.rows.take(derivatives[L:].T)
         V = pushed_forward(constraint, u, units(self.shared_inputs, u))
         _, pull_back = jax.vjp(constraint, u)
         seeds = [Indices(self.lines[:, i]).mark(self.num_constraints) for i in range(r)]
-        gradients = jax.vmap(lambda seed: pull_back(seed)[0])(jnp.stack(seeds).astype(u.dtype))
+        gradients = jax.vmap(lambda seed: pull_back(seed)[0])(np.stack(seeds).astype(u.dtype))
         B = jax.vmap(self.local_inputs.take)(gradients)
         return V, jnp.swapaxes(B, 0, 1)
 
@@ -130,11 +131,11 @@ class Blocks(AbstractUncoupled[BlockDiagonal]):
             Q = Q[..., : B.shape[-1]]
         return BlockDiagonal(B, C, Q, *facts)
 
-    def local_cotangent(self, local, U, Y):  # noqa: D102
+    def local_cotangent(self, local, W, Y, X):  # noqa: D102
         r = self.rows.shape[1]
-        eye = jnp.broadcast_to(jnp.eye(r, dtype=Y.dtype), local.C.shape)
+        eye = jnp.broadcast_to(jnp.eye(r, dtype=W.dtype), local.C.shape)
         inverse = small.solve_lower_transpose(local.C, eye)
-        blocks = jnp.einsum("krl,ksl->krs", self.rows.take(Y.T), U.T.reshape(-1, r, U.shape[0]))
+        blocks = jnp.einsum("krl,ksl->krs", self.rows.take(X.T), W.T.reshape(-1, r, W.shape[0]))
         return (inverse - blocks) @ local.Q
 
 

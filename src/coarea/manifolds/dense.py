@@ -9,10 +9,8 @@ import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
+from coarea.manifolds import small
 from coarea.manifolds.target import AbstractLinearisation, AbstractShape
-
-# Triangles of up to so many rows are inverted by solving, larger ones by halves.
-_SMALL = 32
 
 
 class DenseLinearisation(AbstractLinearisation):
@@ -86,16 +84,5 @@ class Dense(AbstractShape[DenseLinearisation]):
 
 def _factored(J) -> DenseLinearisation:
     # LAPACK looks at the lower half alone.
-    C_inverse = _inverse_of_lower(jax.lax.linalg.cholesky(J @ J.T, symmetrize_input=False))
+    C_inverse = small.inverse_of_lower(jax.lax.linalg.cholesky(J @ J.T, symmetrize_input=False))
     return DenseLinearisation(C_inverse, C_inverse @ J)
-
-
-def _inverse_of_lower(C: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """C⁻¹ by halves, so that most of it is products: a triangular solve takes twice as long."""
-    n = len(C)
-    if n <= _SMALL:
-        return solve_triangular(C, jnp.eye(n, dtype=C.dtype), lower=True)
-    first, last = slice(n // 2), slice(n // 2, n)
-    upper, lower = _inverse_of_lower(C[first, first]), _inverse_of_lower(C[last, last])
-    beside = -lower @ (C[last, first] @ upper)
-    return jnp.block([[upper, jnp.zeros_like(beside.T)], [beside, lower]])

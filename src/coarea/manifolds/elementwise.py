@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from coarea.manifolds.indices import Indices
-from coarea.manifolds.split import AbstractLocal, AbstractUncoupled, pushed_forward, units
+from coarea.manifolds.split import AbstractLocal, AbstractUncoupled, units
 
 
 class Diagonal(AbstractLocal):
@@ -57,10 +57,9 @@ class Elementwise(AbstractUncoupled[Diagonal]):
 
     def pieces(self, constraint, u):
         """A tangent for each shared input, and one for all local ones: they cannot mix."""
+        _, push = jax.linearize(constraint, u)
         together = self.local_inputs.mark(u.size).astype(u.dtype)
-        seeds = jnp.concatenate([units(self.shared_inputs, u), together[None]])
-        rows = pushed_forward(constraint, u, seeds)
-        return rows[:-1], rows[-1]
+        return jax.vmap(push)(units(self.shared_inputs, u)), push(together)
 
     def local_pieces(self, constraint, n):  # noqa: D102
         return jax.jvp(constraint, (n,), (jnp.ones_like(n),))
@@ -68,5 +67,5 @@ class Elementwise(AbstractUncoupled[Diagonal]):
     def local(self, B):  # noqa: D102
         return Diagonal(B)
 
-    def local_cotangent(self, local, U, Y):  # noqa: D102
-        return 1 / local.b - jnp.sum(Y * U, axis=0)
+    def local_cotangent(self, local, W, Y, X):  # noqa: D102
+        return 1 / local.b - jnp.sum(X * W, axis=0)

@@ -2,9 +2,8 @@
 
 import math
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 # Stands for no element: zero when taken, dropped when put.
 PAD = np.iinfo(np.int32).max
@@ -61,6 +60,11 @@ class Indices:
             return x.at[slice(*self._run)].set(values)
         return x.at[self.flat].set(values, mode="drop")
 
-    def mark(self, size: int) -> Array:
+    def is_followed_by(self, others: "Indices", size: int) -> bool:
+        """Whether these and then the others are all indices of a vector, in order."""
+        middle = self.flat.size
+        return self._run == (0, middle) and others._run == (middle, size)
+
+    def mark(self, size: int) -> Float[np.ndarray, " size"]:
         """Ones at these places of a vector of zeros."""
-        return jnp.asarray(np.bincount(self.flat[~self.is_pad], minlength=size), float)
+        return np.bincount(self.flat[~self.is_pad], minlength=size).astype(float)

@@ -207,14 +207,14 @@ class Lifted(AbstractSplit[BlockTridiagonal]):
         _, (C, L) = jax.lax.scan(eliminate, first, (diagonal, below))
         return BlockTridiagonal(B, C, L)
 
-    def local_cotangent(self, local, U, Y):
-        """(JJᵀ)⁻¹B = ((BBᵀ)⁻¹ − Y Yᵀ) B, of which only the blocks next to B's own meet it."""
+    def local_cotangent(self, local, W, Y, X):
+        """(JJᵀ)⁻¹B = ((BBᵀ)⁻¹ − Xᵀ Y) B, of which only the blocks next to B's own meet it."""
         B = local.B
         K, r, _ = B.D.shape
-        Y = Y.T.reshape(K, r, -1)
+        X, Y = X.T.reshape(K, r, -1), Y.T.reshape(K, r, -1)
         diagonal, above = local.inverse()
-        diagonal = diagonal - _outer(Y, Y)
-        above = above[:-1] - _outer(Y[:-1], Y[1:])
+        diagonal = diagonal - _outer(X, Y)
+        above = above[:-1] - _outer(X[:-1], Y[1:])
         D = diagonal @ B.D
         D = D.at[:-1, :, -B.E.shape[2] :].add(above @ B.E[1:])
         E = diagonal @ B.E

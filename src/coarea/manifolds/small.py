@@ -5,6 +5,8 @@ Up to `_WRITTEN_OUT` rows every element has its own formula, which is fastest bu
 compile for more; up to `LARGEST` rows there is a loop over rows; beyond, LAPACK is called.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
@@ -12,6 +14,8 @@ from jaxtyping import Array, Float
 
 LARGEST = 8
 _WRITTEN_OUT = 4
+# Triangles of up to so many rows are inverted by solving, larger ones by halves.
+_SMALL = 32
 
 
 def cholesky(A: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
@@ -92,6 +96,40 @@ def solve(
     return jnp.stack(x, -2).reshape(*b.shape[:-1], k)
 
 
+def inverse_of_cholesky(A: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
+    """The lower T with TᵀT = A⁻¹: the inverse of the Cholesky factor of A."""
+    n = A.shape[-1]
+    if n > _WRITTEN_OUT:
+        return inverse_of_lower(cholesky(A))
+    # One division a row: the rest is so cheap that XLA rather computes it again than keeps it, and
+    # what comes of it are few programs.
+    C: list[list[Array]] = []
+    T: list[list[Array]] = []
+    for i in range(n):
+        row: list[Array] = []
+        for j in range(i):
+            row.append((A[..., i, j] - _dot(row, C[j], j)) * T[j][j])
+        inverse = 1 / jnp.sqrt(A[..., i, i] - _dot(row, row, i))
+        T.append(
+            [-inverse * sum(row[k] * T[k][j] for k in range(j, i)) for j in range(i)] + [inverse]
+        )
+        C.append(row)
+    zero = jnp.zeros_like(A[..., 0, 0])
+    elements = [x for i, row in enumerate(T) for x in row + [zero] * (n - 1 - i)]
+    return jnp.stack(elements, -1).reshape(A.shape)
+
+
+def inverse_of_lower(C: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
+    """C⁻¹, by halves if large, so that most are products: a solve takes twice as long."""
+    n = C.shape[-1]
+    if n <= _SMALL:
+        return solve_lower(C, jnp.broadcast_to(jnp.eye(n, dtype=C.dtype), C.shape))
+    first, last = slice(n // 2), slice(n // 2, n)
+    upper, lower = (inverse_of_lower(C[..., part, part]) for part in (first, last))
+    beside = -lower @ (C[..., last, first] @ upper)
+    return jnp.block([[upper, jnp.zeros_like(transpose(beside))], [beside, lower]])
+
+
 def root_of_inverse(A: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
     """The lower R with R Rᵀ = A⁻¹."""
     turned = cholesky(jnp.flip(A, (-1, -2)))
@@ -157,6 +195,26 @@ def _dot(a: list[Array], b: list[Array], n: int):
     return sum((x * y for x, y in zip(a[:n], b[:n], strict=True)), start=jnp.zeros(()))
 
 
+@jax.custom_jvp
+def sum_of_logs(x: Float[Array, " n"]) -> Float[Array, ""]:
+    """Σ log |x|: the logarithm of the product, from which the powers of two are taken out first.
+
+    On a CPU a logarithm takes as long as a dozen products.
+    """
+    most = -int(jnp.finfo(x.dtype).minexp)  # of so many factors, none below ½, there is a product
+    factors, powers = jnp.frexp(jnp.abs(x))
+    if x.size > most:
+        factors = jnp.pad(factors, (0, -x.size % most), constant_values=1.0).reshape(most, -1)
+    logs = jnp.log(jnp.prod(factors, axis=0))
+    return jnp.sum(logs) + math.log(2) * jnp.sum(powers)
+
+
+@sum_of_logs.defjvp
+def _(primals, tangents):
+    (x,), (dx,) = primals, tangents
+    return sum_of_logs(x), jnp.sum(dx / x)
+
+
 def products(rows: Float[Array, "n k"], x: Float[Array, " k"]) -> Float[Array, " n"]:
     """Each row times x. On an accelerator a sum, which takes in how the two are computed."""
     if rows.shape[0] > LARGEST:
@@ -170,12 +228,7 @@ def outer_products(A: Float[Array, "n k"], B: Float[Array, "m k"]) -> Float[Arra
     """A Bᵀ: each row of A times each of B."""
     if max(A.shape[0], B.shape[0]) > LARGEST:
         return A @ B.T
-    return jax.lax.platform_dependent(
-        A,
-        B,
-        cpu=lambda A, B: A @ B.T,
-        default=lambda A, B: jnp.sum(A[:, None] * B[None], axis=2),
-    )
+    return jnp.sum(A[:, None] * B[None], axis=2)
 
 
 def combine(x: Float[Array, " n"], rows: Float[Array, "n k"]) -> Float[Array, " k"]:

@@ -3,11 +3,11 @@
 Write B = C Q with C square and QQᵀ = I (Q is the identity where B is square), W = C⁻¹V and
 A = I + WᵀW, as large as the shared inputs are many. Then ½ log|JJᵀ| = log|det C| + ½ log|A|, and
 every solve is one with C and one with A. What B looks like, and so what C costs, is the local
-factor's matter. Of A the inverse of its Cholesky factor is kept, T with TᵀT = A⁻¹, and W in the
-form U = TWᵀ: products with these two are what a projection is made of, few and short.
+factor's matter. Where B is square, tangent are the vectors (g, −Qᵀ W g), and the g of a projection
+takes one product with W and one solve with A.
 
-Several vectors of N are rows of a matrix, V among them as Vᵀ: a row for each shared input is
-contiguous, and what is done to each of its elements is one vectorised loop.
+Several vectors of N are rows of a matrix, V and W among them as Vᵀ and Wᵀ: a row for each shared
+input is contiguous, and what is done to each of its elements is one vectorised loop.
 """
 
 from abc import abstractmethod
@@ -16,11 +16,13 @@ from typing import Any, Generic, Self, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from coarea.manifolds import small
 from coarea.manifolds.indices import Indices
 from coarea.manifolds.target import AbstractLinearisation, AbstractShape
+from coarea.programs import kept
 
 
 class AbstractLocal(eqx.Module):
@@ -75,34 +77,35 @@ class AbstractLocal(eqx.Module):
 
     def log_det(self) -> Float[Array, ""]:
         """log |det C|."""
-        return jnp.sum(jnp.log(jnp.abs(self.pivots())))
+        return small.sum_of_logs(self.pivots())
 
 
 F = TypeVar("F", bound=AbstractLocal)
 
 
 class SplitLinearisation(AbstractLinearisation, Generic[F]):
-    """The local factor, U and T, and the Cholesky factor of A itself.
+    """The local factor, Wᵀ, and the inverse T of A's Cholesky factor, TᵀT = A⁻¹.
 
     States are copied often, so that V is left to be computed from these: only a fallback needs it.
     """
 
     local: F
-    U: Float[Array, "L N"]
+    W: Float[Array, "L N"]
     T: Float[Array, "L L"]
-    factor: Float[Array, "L L"]
     shared_inputs: Indices = eqx.field(static=True)
     local_inputs: Indices = eqx.field(static=True)
 
     @property
     def V(self) -> Float[Array, "L N"]:
         """(C W)ᵀ."""
-        return self.local.times(small.matmul(self.factor, self.U))
+        return self.local.times(self.W)
 
     def _parts(self, p):
         return self.shared_inputs.take(p), self.local_inputs.take(p).ravel()
 
     def _whole(self, template, v, n):
+        if self.shared_inputs.is_followed_by(self.local_inputs, template.size):
+            return jnp.concatenate([v, n])
         return self.local_inputs.put(self.shared_inputs.put(template, v), n)
 
     def apply(self, p):  # noqa: D102
@@ -114,30 +117,32 @@ class SplitLinearisation(AbstractLinearisation, Generic[F]):
 
     def solve_gram(self, b):  # noqa: D102
         s = self.local.solve(b[None])[0]
-        s = s - small.combine(small.products(self.U, s), self.U)
+        s = s - small.combine(self._best(small.products(self.W, s)), self.W)
         return self.local.solve_transpose(s[None])[0]
 
     def pseudo_inverse(self, b):  # noqa: D102
         s = self.local.solve(b[None])[0]
-        q = small.products(self.U, s)
-        n = self.local.rotate_transpose(s - small.combine(q, self.U))
-        return self._from_rows(small.combine(q, self.T), n)
+        v = self._best(small.products(self.W, s))
+        return self._from_rows(v, self.local.rotate_transpose(s - small.combine(v, self.W)))
 
     def project(self, p):
         """Without the Gram matrix, through which it loses all digits as the noise shrinks."""
         v, n = self._parts(p)
-        q = self.T @ v - small.products(self.U, self.local.rotate(n))
-        shift = small.combine(q, self.U)
-        return self._whole(p, small.combine(q, self.T), self.local.tangent(n, shift))
+        g = self._best(v - small.products(self.W, self.local.rotate(n)))
+        return self._whole(p, g, self.local.tangent(n, small.combine(g, self.W)))
+
+    def _best(self, b):
+        """A⁻¹ b, for b = Wᵀs the v for which |v|² + |s − W v|² is least. A⁻¹ would lose digits."""
+        return small.combine(small.combine(b, self.T.T), self.T)
 
     def draw(self, key, like):
-        """Of a normal p the q that `project` finds is normal: where it says all, it is drawn."""
+        """Of a normal p the g that `project` finds is normal: where it says all, it is drawn."""
         L, num_inputs = self.T.shape[0], like.size
         if not self.local.is_square or L + self.local_inputs.count < num_inputs:
             return super().draw(key, like)
-        q = jax.random.normal(key, (L,), like.dtype)
-        # As sums, these would have XLA compute q anew for every element.
-        return self._from_rows(q @ self.T, -self.local.rotate_transpose(q @ self.U))
+        # As sums, these would have XLA compute the draws anew for every element.
+        g = jax.random.normal(key, (L,), like.dtype) @ self.T
+        return self._from_rows(g, -self.local.rotate_transpose(g @ self.W))
 
     def solve_newton(self, older, b):  # noqa: D102
         solved = self.local.solve_product(older.local, jnp.concatenate([self.V, b[None]]))
@@ -149,7 +154,7 @@ class SplitLinearisation(AbstractLinearisation, Generic[F]):
         return x - small.combine(weights, Y)
 
     def half_log_det(self):  # noqa: D102
-        return self.local.log_det() - jnp.sum(jnp.log(jnp.diagonal(self.T)))
+        return self.local.log_det() - small.sum_of_logs(jnp.diagonal(self.T))
 
     def _from_rows(self, v, n):
         template = jnp.zeros(self.num_inputs, v.dtype)
@@ -173,10 +178,16 @@ class AbstractSplit(AbstractShape[SplitLinearisation[F]], Generic[F]):
         """The factor of B."""
 
     @abstractmethod
-    def local_cotangent(self, local: F, U: Float[Array, "L N"], Y: Float[Array, "L N"]) -> Any:
-        """(JJᵀ)⁻¹B where B is not zero, in its layout. Y is UC⁻¹.
+    def local_cotangent(
+        self,
+        local: F,
+        W: Float[Array, "L N"],
+        Y: Float[Array, "L N"],
+        X: Float[Array, "L N"],
+    ) -> Any:
+        """(JJᵀ)⁻¹B where B is not zero, in its layout. Y is WᵀC⁻¹ and X is A⁻¹Y.
 
-        It is (C⁻ᵀ − Yᵀ U) Q, or ((BBᵀ)⁻¹ − Yᵀ Y) B.
+        It is (C⁻ᵀ − Xᵀ Wᵀ) Q, or ((BBᵀ)⁻¹ − Xᵀ Y) B.
         """
 
     def chains_together(self, num_chains):
@@ -189,26 +200,25 @@ class AbstractSplit(AbstractShape[SplitLinearisation[F]], Generic[F]):
     def linearise_and_differentiate(self, constraint, u):
         """The gradient pulls back the cotangent (JJᵀ)⁻¹J of J, restricted to J's pattern."""
         (V, B), pull_back = jax.vjp(lambda u: self.pieces(constraint, u), u)
+        V, B = kept((V, B))
         linearisation = self._factored(u, V, B)
         (gradient,) = pull_back(self._cotangent(linearisation))
         return linearisation, gradient
 
     def _cotangent(self, linearisation: SplitLinearisation[F]):
         """(JJᵀ)⁻¹J where J is not zero, in the layout of `pieces`."""
-        U, local = linearisation.U, linearisation.local
-        Y = local.solve_transpose(U)
-        return small.matmul(linearisation.T.T, Y), self.local_cotangent(local, U, Y)
+        W, local = linearisation.W, linearisation.local
+        Y = local.solve_transpose(W)
+        A_inverse = small.matmul(linearisation.T.T, linearisation.T)
+        X = kept(small.matmul(A_inverse, Y))
+        return X, self.local_cotangent(local, W, Y, X)
 
     def _factored(self, u, V, B) -> SplitLinearisation[F]:
         local = self.local(B)
-        W = local.solve(V)  # transposed, as V
+        W = kept(local.solve(V))  # transposed, as V
         eye = jnp.eye(W.shape[0], dtype=W.dtype)
-        factor = small.cholesky(eye + small.outer_products(W, W))
-        T = small.solve_lower(factor, eye)
-        U = small.matmul(T, W)
-        return SplitLinearisation(
-            local, U, T, factor, self.shared_inputs, self.local_inputs, u.size
-        )
+        T = small.inverse_of_cholesky(eye + small.outer_products(W, W))
+        return SplitLinearisation(local, W, T, self.shared_inputs, self.local_inputs, u.size)
 
 
 class AbstractUncoupled(AbstractSplit[F]):
@@ -221,9 +231,9 @@ class AbstractUncoupled(AbstractSplit[F]):
         """A function of local inputs alone, in the order they have here, at n, and B."""
 
 
-def units(indices: Indices, u) -> Float[Array, "L M"]:
+def units(indices: Indices, u) -> Float[np.ndarray, "L M"]:
     """For each index the vector that is one there."""
-    return (jnp.asarray(indices.flat)[:, None] == jnp.arange(u.size)[None]).astype(u.dtype)
+    return (indices.flat[:, None] == np.arange(u.size)[None]).astype(u.dtype)
 
 
 def pushed_forward(constraint, u, seeds):

@@ -60,7 +60,7 @@ class LowerTriangle(AbstractLocal):
 class Triangular(AbstractSplit[LowerTriangle]):
     """`rows` and `local_inputs` are in the order in which B is lower triangular.
 
-    U, between the two factors of B, has its rows in that order too.
+    W, between the two factors of B, has its rows in that order too.
     """
 
     is_cheap: ClassVar[bool] = False
@@ -80,6 +80,6 @@ class Triangular(AbstractSplit[LowerTriangle]):
     def local(self, B):  # noqa: D102
         return LowerTriangle(B, self.rows)
 
-    def local_cotangent(self, local, U, Y):
+    def local_cotangent(self, local, W, Y, X):
         """Only the diagonal of B⁻ᵀ meets a nonzero element of B's derivative."""
-        return jnp.diag(1 / jnp.diagonal(local.B)) - self.rows.take(Y.T) @ U
+        return jnp.diag(1 / jnp.diagonal(local.B)) - self.rows.take(X.T) @ W
