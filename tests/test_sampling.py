@@ -16,7 +16,8 @@ from coarea.dynamics import Rattle, Straight
 from coarea.errors import SamplingWarning
 from coarea.sampling import chains, run
 
-OPTIONS = {"draws": 60, "warmup": 40, "chains": 3}
+# What is kept is part of what is compiled, and so decides about last bits.
+OPTIONS = {"draws": 60, "warmup": 40, "chains": 3, "keep": "inputs"}
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def posterior():
 
 @pytest.fixture(scope="module")
 def draws(posterior):
-    return co.sample(posterior, **OPTIONS, keep="inputs")
+    return co.sample(posterior, **OPTIONS)
 
 
 def test_the_result_is_arviz_data(draws):
@@ -124,13 +125,13 @@ def test_warm_up_reaches_the_wanted_acceptance():
 
 
 def test_other_data_of_the_same_shape_compile_nothing_new(posterior):
-    co.sample(posterior, **OPTIONS, keep="inputs")
+    co.sample(posterior, **OPTIONS)
     compiled = []
     jax.monitoring.register_event_duration_secs_listener(
         lambda event, *_, **__: compiled.append(event) if "backend_compile" in event else None
     )
     other = co.condition(posterior.generator, {"y": np.array([0.3, 0.2])})
-    co.sample(other, **(OPTIONS | {"warmup": 50}), keep="inputs", seed=3)
+    co.sample(other, **(OPTIONS | {"warmup": 50}), seed=3)
     assert not compiled
 
 

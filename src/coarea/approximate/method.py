@@ -154,6 +154,7 @@ class Approximate(AbstractProgram):
     method: AbstractMethod
     keep_inputs: bool = eqx.field(static=True)
     longest_block: int = eqx.field(static=True)
+    as_routine: bool = eqx.field(static=True, default=False)
 
     def draw(self, chain: Chain, number):  # noqa: D102
         key = jax.random.fold_in(chain.key, number)

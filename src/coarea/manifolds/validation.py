@@ -8,6 +8,7 @@ from jax.extend import core
 
 from coarea.errors import ModelError, PrecisionError
 from coarea.manifolds.target import AbstractTarget
+from coarea.routines import equations, inner_jaxprs
 
 
 def check_derivatives(target: AbstractTarget, source: str) -> None:
@@ -47,21 +48,10 @@ def _casts(jaxpr: core.Jaxpr):
             new: jnp.dtype = equation.params["new_dtype"]
             if old == jnp.float64 and new in (jnp.float32, jnp.float16, jnp.bfloat16):
                 yield new
-        for inner in _inner_jaxprs(equation):
+        for inner in inner_jaxprs(equation):
             yield from _casts(inner)
 
 
 def primitives(jaxpr: core.Jaxpr) -> set[str]:
     """The names of all operations, inner ones included."""
-    found = {equation.primitive.name for equation in jaxpr.eqns}
-    for equation in jaxpr.eqns:
-        for inner in _inner_jaxprs(equation):
-            found |= primitives(inner)
-    return found
-
-
-def _inner_jaxprs(equation):
-    kinds = core.ClosedJaxpr | core.Jaxpr
-    leaves = jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: isinstance(x, kinds))
-    found = [x for x in leaves if isinstance(x, kinds)]
-    return [x.jaxpr if isinstance(x, core.ClosedJaxpr) else x for x in found]
+    return {equation.primitive.name for equation in equations(jaxpr)}

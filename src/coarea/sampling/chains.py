@@ -8,10 +8,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
+from coarea.routines import one_routine
+
 # For the sake of digits XLA sums a long row on a CPU in pieces, each a program of its own. Doubles
 # have digits to spare, and without it a transition of Lotka–Volterra takes a quarter less. Nor are
 # its sums and products handed to a library, which takes longer to be called than they take.
 COMPILER_OPTIONS = {"xla_disable_hlo_passes": "tree_reduction_rewriter,dot-library-rewriter"}
+# Nor is a loop within a routine shared among cores.
+_FOR_ROUTINES = {
+    name: f"{passes},cpu-parallel-task-assigner" for name, passes in COMPILER_OPTIONS.items()
+}
 
 
 class Block(NamedTuple):
@@ -29,13 +35,18 @@ class AbstractProgram(eqx.Module):
     """What a group of chains runs, and so what is compiled."""
 
     longest_block: eqx.AbstractVar[int]
+    as_routine: eqx.AbstractVar[bool]  # whether it shall be one, if it suits. For a CPU only
+
+    @property
+    def in_step(self) -> bool:
+        """Whether chains do the same at the same time, but for their numbers."""
+        return False
 
     @abstractmethod
     def draw(self, chain: Any, number: Int[Array, ""]) -> tuple[Any, Block]:
         """A chain after its next transition (the first has number 0), and what is kept of it."""
 
 
-@eqx.filter_jit(compiler_options=COMPILER_OPTIONS)  # pyright: ignore[reportCallIssue]
 def advance(
     program: AbstractProgram, chains: Any, done: Int[Array, ""], count: Int[Array, ""]
 ) -> tuple[Any, Block]:
@@ -44,7 +55,27 @@ def advance(
     That number is one for all chains of a group, so that under `vmap` what warm-up learns is not
     computed again and again when it is over.
     """
+    return (_routine if program.as_routine else _program)(program, chains, done, count)
+
+
+def _together(program: AbstractProgram, chains, done, count):
     return for_each_chain(lambda chain: _advance_one(program, chain, done, count))(chains)
+
+
+def _in_turn(program: AbstractProgram, chains, done, count):
+    return jax.lax.map(lambda chain: _advance_one(program, chain, done, count), chains)
+
+
+_program = eqx.filter_jit(_together, compiler_options=COMPILER_OPTIONS)  # pyright: ignore[reportCallIssue]
+
+
+@eqx.filter_jit(compiler_options=_FOR_ROUTINES)  # pyright: ignore[reportCallIssue]
+def _routine(program: AbstractProgram, chains, done, count):
+    """Chains that may wait for one another had better make their transitions one after another."""
+    args = program, chains, done, count
+    if program.in_step or jax.tree.leaves(chains)[0].shape[0] == 1:
+        return one_routine(_together, args)
+    return one_routine(_in_turn, args, otherwise=_together)
 
 
 def longest_block(size: int, num_chains: int) -> int:

@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -143,11 +144,21 @@ def _run(program, groups, precision, report) -> bool:
         with computing_in(precision), group.place.active():
             return group.advance(program)
 
+    def begin() -> Report:
+        """The first block compiles the program; the other groups then find it ready."""
+        nonlocal program
+        try:
+            return work(groups[0])
+        except jax.errors.JaxRuntimeError:
+            if not program.as_routine:
+                raise
+            program = replace(program, as_routine=False)
+            return work(groups[0])
+
     pending: dict[Future, Group] = {}
     with ThreadPoolExecutor(min(num_cores(), len(groups))) as pool:
         try:
-            # The first block compiles the program; the other groups then find it ready.
-            report(pool.submit(work, groups[0]).result())
+            report(pool.submit(begin).result())
             pending = {pool.submit(work, group): group for group in groups if not group.finished}
             while pending:
                 done, _ = wait(pending, return_when=FIRST_COMPLETED)

@@ -39,6 +39,9 @@ from coarea.sampling.warmup import Warmup
 if TYPE_CHECKING:
     from xarray import DataTree
 
+# Of more inputs the arrays are so long that calling what computes them costs nothing beside it.
+_MOST_INPUTS = 2048
+
 
 def sample(
     target: AbstractTarget,
@@ -88,6 +91,7 @@ def sample(
             target=target,
             keep_inputs=keep == "inputs",
             longest_block=longest_block(size, len(places[0].chains)),
+            as_routine=_is_small(target) and not places[0].is_accelerator,
         )
         # Beside what compiles. (Nothing is traced there: NumPyro's handlers know no threads.)
         imports = threading.Thread(target=import_results)
@@ -102,6 +106,12 @@ def sample(
     result = with_ends(as_datatree(block, target.observed, about, target.fixed), ends)
     warn_of_problems(result, stacklevel=3)
     return result
+
+
+def _is_small(target: AbstractTarget) -> bool:
+    """Whether what takes time may be less the computations than that there are so many."""
+    is_plain = target.is_cheap and not target.is_sequential
+    return is_plain and target.ambient.num_inputs <= _MOST_INPUTS
 
 
 def _starts(target, places, seed, given, chains, kernel) -> list[Ended]:

@@ -7,6 +7,7 @@ import jax
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from coarea.dynamics.rattle import PhaseState
+from coarea.kernels.chmc import CHMC
 from coarea.kernels.kernel import AbstractKernel, TransitionInfo, Tuning
 from coarea.manifolds import AbstractTarget
 from coarea.manifolds.target import in_own_units, measured_in
@@ -123,6 +124,12 @@ class Exact(AbstractProgram):
     target: AbstractTarget
     keep_inputs: bool = eqx.field(static=True)
     longest_block: int = eqx.field(static=True)
+    as_routine: bool = eqx.field(static=True, default=False)
+
+    @property
+    def in_step(self):
+        """Where nothing is solved for, and every trajectory takes the same steps."""
+        return self.target.num_constraints == 0 and isinstance(self.plan.kernel, CHMC)
 
     def draw(self, chain, number):  # noqa: D102
         chain, u, stats = transition(self.plan, self.target, chain, number)

@@ -1,0 +1,152 @@
+"""A program as one routine of machine code.
+
+On a CPU XLA makes of a program some hundred small ones, and calls them one by one. For vectors of a
+few hundred elements that takes longer than what they do. Loops that touch less than a kilobyte it
+compiles as a whole, by a means that is open to other calls too.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.experimental.xla_metadata import set_xla_metadata
+from jax.extend import core
+from jaxtyping import Array
+
+T = TypeVar("T")
+
+# Operations that can be part of a routine. Others call libraries.
+_CAN_BE_PART = frozenset(
+    """
+    abs acos acosh add add_any and argmax argmin asin asinh atan atan2 atanh bitcast_convert_type
+    broadcast_in_dim cbrt ceil clamp clz concatenate cond convert_element_type copy copy_p cos cosh
+    cumlogsumexp cummax cummin cumprod cumsum custom_jvp_call custom_vjp_call custom_vmap_call
+    digamma div dot_general dynamic_slice dynamic_update_slice eq erf erf_inv erfc exp exp2
+    expand_dims expm1 floor gather ge gt igamma igammac integer_pow iota is_finite jit le lgamma
+    log log1p logistic lt max min mul ne neg nextafter not or pad platform_index population_count
+    pow random_bits random_fold_in random_seed random_split random_unwrap random_wrap reduce_and
+    reduce_max reduce_min reduce_or reduce_prod reduce_sum regularized_incomplete_beta rem reshape
+    rev round rsqrt scan scatter scatter-add select_n shift_left shift_right_arithmetic
+    shift_right_logical sign sin sinh slice split sqrt square squeeze stack stop_gradient sub tan
+    tanh threefry2x32 transpose unstack while xla_metadata_value xor
+    """.split()  # noqa: SIM905
+)
+# These hold others, or write into what is there already: their results may be large.
+_MAY_BE_LARGE = frozenset(
+    """
+    cond custom_jvp_call custom_vjp_call custom_vmap_call dynamic_update_slice jit scan scatter
+    while
+    """.split()  # noqa: SIM905
+)
+# Larger arrays are better off in loops of their own, and larger products in a library.
+_MOST_ELEMENTS = 2**13
+_MOST_PRODUCTS = 2**15
+# The compiler takes longer than in proportion.
+_MOST_OPERATIONS = 10_000
+
+
+def one_routine(
+    function: Callable[..., T], args: tuple, otherwise: Callable[..., T] | None = None
+) -> T:
+    """`function(*args)` as one routine, if it suits. If not, `otherwise(*args)`, if that is given.
+
+    To be called within a program that is compiled for a CPU. All arrays are handed over in one for
+    each dtype: an argument that the routine then does not need would bring down the compiler.
+    """
+    arrays, rest = eqx.partition(args, eqx.is_array)
+    leaves, tree = jax.tree.flatten(arrays)
+    bags = _Bags(leaves)
+
+    @jax.jit
+    def routine(*packed):
+        return function(*eqx.combine(jax.tree.unflatten(tree, bags.unpacked(packed)), rest))
+
+    packed = bags.packed(leaves)
+    suits = _suits(routine.trace(*packed).jaxpr.jaxpr)
+    if not suits and otherwise is not None:
+        return otherwise(*args)
+    results = routine(*packed)
+    return jax.tree.map(_of_routine, results) if suits else results
+
+
+def equations(jaxpr: core.Jaxpr) -> Iterator[Any]:
+    """All of them, inner ones included."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in inner_jaxprs(equation):
+            yield from equations(inner)
+
+
+def inner_jaxprs(equation) -> list[core.Jaxpr]:
+    """What an equation calls."""
+    kinds = core.ClosedJaxpr | core.Jaxpr
+    leaves = jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: isinstance(x, kinds))
+    found = [x for x in leaves if isinstance(x, kinds)]
+    return [x.jaxpr if isinstance(x, core.ClosedJaxpr) else x for x in found]
+
+
+def _of_routine(x: Array) -> Any:
+    # The mark is one of the call that the array comes from.
+    return x if _is_key(x) else set_xla_metadata(x, inlineable="false", xla_cpu_small_call="true")
+
+
+def _suits(jaxpr: core.Jaxpr) -> bool:
+    for count, equation in enumerate(equations(jaxpr)):
+        if count > _MOST_OPERATIONS or not _can_be_part(equation):
+            return False
+    return True
+
+
+def _can_be_part(equation) -> bool:
+    name = equation.primitive.name
+    if name not in _CAN_BE_PART:
+        return False
+    sizes = [math.prod(v.aval.shape) for v in equation.outvars]
+    if name not in _MAY_BE_LARGE and max(sizes, default=0) > _MOST_ELEMENTS:
+        return False
+    if name.startswith("scatter"):  # at one place
+        return math.prod(equation.invars[1].aval.shape[:-1]) == 1
+    if name == "dot_general":
+        (contracted, _), _ = equation.params["dimension_numbers"]
+        shape = equation.invars[0].aval.shape
+        return sizes[0] * math.prod(shape[i] for i in contracted) <= _MOST_PRODUCTS
+    return True
+
+
+class _Bags:
+    """Arrays of the same dtype as one."""
+
+    def __init__(self, leaves: Sequence[Array]):
+        raw = _raw(leaves)
+        self._shapes = [x.shape for x in raw]
+        self._keys = [jax.random.key_impl(x) if _is_key(x) else None for x in leaves]
+        dtypes = [x.dtype for x in raw]
+        self._kinds = list(dict.fromkeys(dtypes))
+        self._bag = [self._kinds.index(dtype) for dtype in dtypes]
+
+    def packed(self, leaves: Sequence[Array]) -> list[Array]:
+        raw = _raw(leaves)
+        return [
+            jnp.concatenate([x.ravel() for x, bag in zip(raw, self._bag, strict=True) if bag == k])
+            for k in range(len(self._kinds))
+        ]
+
+    def unpacked(self, packed: Sequence[Array]) -> list[Array]:
+        begins, leaves = [0] * len(packed), []
+        for shape, bag, impl in zip(self._shapes, self._bag, self._keys, strict=True):
+            ends = begins[bag] + math.prod(shape)
+            x = packed[bag][begins[bag] : ends].reshape(shape)
+            leaves.append(x if impl is None else jax.random.wrap_key_data(x, impl=impl))
+            begins[bag] = ends
+        return leaves
+
+
+def _raw(leaves: Sequence[Array]) -> list[Array]:
+    return [jax.random.key_data(x) if _is_key(x) else x for x in leaves]
+
+
+def _is_key(x: Array) -> bool:
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)

@@ -1,0 +1,145 @@
+"""Programs as one routine: the same results, and only where XLA can make one of them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import coarea as co
+from coarea.manifolds import small
+from coarea.programs import kept
+from coarea.routines import one_routine
+from coarea.sampling import chains
+from coarea.sampling.sample import plan_for
+from coarea.sampling.transitions import Exact, begin
+
+OPTIONS = {"xla_disable_hlo_passes": "dot-library-rewriter,cpu-parallel-task-assigner"}
+
+
+def walk(key, x, count, is_odd, unused):
+    """A loop of random length over a matrix that grows, with arguments of many kinds."""
+    del unused
+
+    def body(i, carry):
+        key, x, seen = carry
+        key, now = jax.random.split(key)
+        x = jnp.tanh(x @ x.T) @ x + jax.random.normal(now, x.shape) + is_odd
+        return key, x, seen.at[i].set(x[0])
+
+    start = key, x, jnp.zeros((10, 3))
+    return jax.lax.fori_loop(0, count, body, start)
+
+
+def arguments():
+    return jax.random.key(3), jnp.ones((2, 3)), jnp.asarray(7), jnp.asarray(True), jnp.ones(4)
+
+
+def test_a_routine_does_what_its_parts_do(x64):
+    one = jax.jit(lambda *args: one_routine(walk, args), compiler_options=OPTIONS)
+    assert 'xla_cpu_small_call = "true"' in one.lower(*arguments()).as_text()
+    (key, *found), (other, *exact) = one(*arguments()), walk(*arguments())
+    np.testing.assert_array_equal(jax.random.key_data(key), jax.random.key_data(other))
+    for x, y in zip(found, exact, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-12)
+
+
+UNSUITED = {
+    "LAPACK": lambda x: jnp.linalg.cholesky(jnp.outer(x, x) + jnp.eye(x.size))[0],
+    "a sort": jnp.sort,
+    "a scatter to several places": lambda x: x.at[jnp.argsort(x)[:2]].set(0.0),
+    "a large array": lambda x: jnp.sum(jnp.outer(jnp.sin(jnp.arange(4000.0)), x)) + x,
+    "a large product": lambda x: (jnp.outer(x, jnp.ones(90)) @ jnp.ones((90, 90)))[:, 0] + x,
+    "a callback": lambda x: jax.pure_callback(lambda x: x, x, x),
+}
+
+
+@pytest.mark.parametrize("what", UNSUITED)
+def test_what_cannot_be_a_routine_is_none(what, x64):
+    function = UNSUITED[what]
+    x = jnp.asarray([2.0, 1.0, 4.0, 3.0, 5.0])
+    one = jax.jit(lambda x: one_routine(function, (x,)))
+    assert "small_call" not in one.lower(x).as_text()
+    np.testing.assert_allclose(one(x), function(x), rtol=1e-12)
+    instead = jax.jit(lambda x: one_routine(function, (x,), otherwise=lambda x: -x))
+    np.testing.assert_array_equal(instead(x), -x)
+
+
+def noisy(structure="auto"):
+    def outputs(u):
+        return {"z": u["z"], "y": jnp.exp(u["z"][0]) * jnp.arange(1.0, 6.0) + u["z"][1] * u["n"]}
+
+    model = co.Generator(outputs, {"z": 2, "n": 5})
+    return co.condition(model, {"y": np.array([1.0, 2.5, 2.9, 4.2, 5.0])}, structure=structure)
+
+
+@pytest.mark.parametrize(
+    ("num_chains", "structure", "kernel"),
+    [(1, "auto", co.CHMC()), (3, "auto", co.NUTS()), (3, "chart", co.CHMC())],
+)
+def test_chains_make_the_same_draws(num_chains, structure, kernel, x64):
+    posterior = noisy(structure)
+    plan = plan_for(posterior, kernel, 0)
+    start = jnp.asarray(co.find_start(posterior, jax.random.key(0), num_chains))
+    begun = begin(plan, posterior, jax.random.split(jax.random.key(1), num_chains), start, None)
+    programs = (Exact(plan, posterior, False, 50, as_routine) for as_routine in (False, True))
+    args = begun, jnp.asarray(0), jnp.asarray(10)
+    plain, routine = (chains.advance(program, *args)[1] for program in programs)
+    lowered = chains._routine.lower(Exact(plan, posterior, False, 50, True), *args)
+    assert "xla_cpu_small_call" in lowered.as_text()
+    assert float(plain.stats.acceptance_rate[:, :10].max()) > 0
+    np.testing.assert_allclose(routine.latents["z"], plain.latents["z"], rtol=1e-6, atol=1e-8)
+    np.testing.assert_array_equal(routine.stats.n_steps, plain.stats.n_steps)
+
+
+def test_a_compiler_that_refuses_a_routine_is_not_the_end(monkeypatch):
+    tried = []
+
+    def refuse(program, *_):
+        tried.append(program.as_routine)
+        raise jax.errors.JaxRuntimeError("UNIMPLEMENTED")
+
+    monkeypatch.setattr(chains, "_routine", refuse)
+    draws = co.sample(noisy(), draws=20, warmup=20, chains=2, progress=False)
+    assert draws.posterior["z"].shape == (2, 20, 2)
+    assert tried == [True]
+
+
+def test_what_is_kept_is_the_same_and_is_read(x64):
+    def gram(x):
+        y = kept({"a": jnp.sin(x)})["a"]
+        return y @ y.T
+
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 4)))
+    exact = jnp.sin(x) @ jnp.swapaxes(jnp.sin(x), 1, 2)
+    vectorised = jax.jit(jax.vmap(gram))
+    np.testing.assert_allclose(vectorised(x), exact, rtol=1e-12)
+    assert " call(" in vectorised.lower(x).compile().as_text()
+    gradient = jax.grad(lambda x: jnp.sum(gram(x)))(x[0])
+    exact = 2 * jnp.cos(x[0]) * jnp.sin(x[0]).sum(0, keepdims=True)
+    np.testing.assert_allclose(gradient, exact, rtol=1e-12)
+
+
+@pytest.mark.parametrize("n", [0, 1, 100, 1023, 3000])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_a_sum_of_logarithms_of_any_size(n, dtype, x64):
+    x = np.exp(np.random.default_rng(n).normal(scale=20, size=n)).astype(dtype)
+    x[::2] *= -1
+    exact = np.sum(np.log(np.abs(x.astype(float))))
+    found = small.sum_of_logs(jnp.asarray(x))
+    assert found.dtype == dtype
+    np.testing.assert_allclose(found, exact, rtol=20 * np.finfo(dtype).eps, atol=1e-6 * (n > 0))
+    np.testing.assert_allclose(jax.grad(small.sum_of_logs)(jnp.asarray(x)), 1 / x, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("value", "log"), [(0.0, -np.inf), (np.inf, np.inf), (np.nan, np.nan)])
+def test_a_sum_of_logarithms_without_end(value, log, x64):
+    np.testing.assert_equal(float(small.sum_of_logs(jnp.asarray([2.0, value]))), log)
+
+
+@pytest.mark.parametrize("n", [1, 3, 4, 6, 12, 70])
+def test_the_inverse_of_a_cholesky_factor(n, x64):
+    B = np.random.default_rng(n).normal(size=(2, n, n + 3))
+    A = B @ np.swapaxes(B, 1, 2)
+    exact = np.linalg.inv(np.linalg.cholesky(A))
+    found = jax.jit(jax.vmap(small.inverse_of_cholesky))(jnp.asarray(A))
+    np.testing.assert_allclose(found, exact, rtol=1e-9, atol=1e-11)
