@@ -14,20 +14,34 @@ from coarea.dynamics import Rattle
 from coarea.experiments import lotka_volterra
 from coarea.manifolds import AbstractTarget, small
 from coarea.precision import in_float64
-from coarea.sampling.chains import COMPILER_OPTIONS, for_each_chain
+from coarea.routines import one_routine
+from coarea.sampling.chains import ROUTINE_OPTIONS, for_each_chain
 
 ABOUT = """
 One integration step of the elementwise shape (kick, projection, linearisation with the determinant's gradient, kick,
 reverse check; step 1.5, a new momentum each time) and one value and gradient of the log likelihood that this model happens
-to have, each a thousand times in a compiled loop. The least of 5 such loops. A step is compiled as `co.sample` does it, without the pass in which XLA splits long sums
-into pieces. So is a step in coordinates (`structure="chart"`; step 0.8), which is a gradient and two kicks; a gradient once by plain `jax.jit`, as NumPyro and BlackJAX do, and once without that pass too, which serves it even better.
+to have, each a thousand times in a compiled loop. The least of 5 such loops. A step is compiled as `co.sample` does it: the loop is one routine of machine code, where
+XLA would by itself call some hundred. So is a step in coordinates (`structure="chart"`; step 0.8), which is a gradient and two kicks. Of several chains one goes after the other, in coordinates all go together.
+A gradient is compiled once by plain `jax.jit`, as NumPyro and BlackJAX do, and once as the steps are, which serves it even better.
 """
 REPEATS = 1000
 
 
-def timed(function, *args, options=COMPILER_OPTIONS) -> float:
+def in_turn(function):
+    """For each chain, one after the other."""
+    return lambda *chains: jax.lax.map(lambda chain: function(*chain), chains)
+
+
+def timed(function, *args, as_routine=True) -> float:
     """Microseconds of one of the repetitions inside."""
-    function = jax.jit(for_each_chain(function), compiler_options=options)
+    if as_routine:
+        function = jax.jit(
+            lambda *args, mapped=function: one_routine(mapped, args),
+            compiler_options=ROUTINE_OPTIONS,
+        )
+        assert "xla_cpu_small_call" in function.lower(*args).as_text()
+    else:
+        function = jax.jit(function)
     jax.block_until_ready(function(*args))
     times = []
     for _ in range(5):
@@ -83,16 +97,16 @@ def run() -> Report:
     for chains in (1, 8):
         u = jnp.asarray(co.find_start(loops.target, jax.random.key(0), chains))
         keys = jax.random.split(jax.random.key(1), (chains, REPEATS))
-        refresh = timed(loops.refreshes, u, keys)
-        step = timed(loops.steps, u, keys) - refresh
+        refresh = timed(in_turn(loops.refreshes), u, keys)
+        step = timed(in_turn(loops.steps), u, keys) - refresh
         v = u[:, :4]
         units = small.root_of_inverse(chart.metric(v[0]))
         in_chart = Loops(chart.in_units(units), y, 0.8)
         v = jnp.linalg.solve(units, v.T).T
-        chart_refresh = timed(in_chart.refreshes, v, keys)
-        chart_step = timed(in_chart.steps, v, keys) - chart_refresh
-        plain = timed(loops.gradients, u, keys, options={})
-        gradient = timed(loops.gradients, u, keys)
+        chart_refresh = timed(for_each_chain(in_chart.refreshes), v, keys)
+        chart_step = timed(for_each_chain(in_chart.steps), v, keys) - chart_refresh
+        plain = timed(for_each_chain(loops.gradients), u, keys, as_routine=False)
+        gradient = timed(for_each_chain(loops.gradients), u, keys)
         lines.append(
             [
                 str(chains),

@@ -16,14 +16,14 @@ from coarea.sampling.transitions import Exact, begin
 OPTIONS = {"xla_disable_hlo_passes": "dot-library-rewriter,cpu-parallel-task-assigner"}
 
 
-def walk(key, x, count, is_odd, unused):
-    """A loop of random length over a matrix that grows, with arguments of many kinds."""
+def walk(key, x, count, is_odd, unused, small):
+    """A loop of some length over a matrix, with arguments of many kinds."""
     del unused
 
     def body(i, carry):
         key, x, seen = carry
         key, now = jax.random.split(key)
-        x = jnp.tanh(x @ x.T) @ x + jax.random.normal(now, x.shape) + is_odd
+        x = jnp.tanh(x @ x.T) @ x + jax.random.normal(now, x.shape) + is_odd * small
         return key, x, seen.at[i].set(x[0])
 
     start = key, x, jnp.zeros((10, 3))
@@ -31,7 +31,8 @@ def walk(key, x, count, is_odd, unused):
 
 
 def arguments():
-    return jax.random.key(3), jnp.ones((2, 3)), jnp.asarray(7), jnp.asarray(True), jnp.ones(4)
+    unused, small = jnp.ones(4, jnp.float32), jnp.asarray(-3, jnp.int8)
+    return jax.random.key(3), jnp.ones((2, 3)), jnp.asarray(7), jnp.asarray(True), unused, small
 
 
 def test_a_routine_does_what_its_parts_do(x64):
@@ -62,6 +63,12 @@ def test_what_cannot_be_a_routine_is_none(what, x64):
     np.testing.assert_allclose(one(x), function(x), rtol=1e-12)
     instead = jax.jit(lambda x: one_routine(function, (x,), otherwise=lambda x: -x))
     np.testing.assert_array_equal(instead(x), -x)
+
+
+def test_complex_numbers_are_no_part_of_a_routine(x64):
+    x = jnp.asarray([1.0 + 2.0j, 3.0])
+    one = jax.jit(lambda x: one_routine(jnp.conj, (x,)))
+    np.testing.assert_array_equal(one(x), jnp.conj(x))
 
 
 def noisy(structure="auto"):

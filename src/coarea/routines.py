@@ -53,22 +53,24 @@ def one_routine(
 ) -> T:
     """`function(*args)` as one routine, if it suits. If not, `otherwise(*args)`, if that is given.
 
-    To be called within a program that is compiled for a CPU. All arrays are handed over in one for
-    each dtype: an argument that the routine then does not need would bring down the compiler.
+    To be called within a program that is compiled for a CPU. All arrays are handed over as one: an
+    argument that the routine turned out not to need would bring down the compiler.
     """
     arrays, rest = eqx.partition(args, eqx.is_array)
     leaves, tree = jax.tree.flatten(arrays)
-    bags = _Bags(leaves)
+    if any(jnp.iscomplexobj(x) for x in leaves):  # which are no bytes
+        return (otherwise or function)(*args)
+    bag = _Bag(leaves)
 
     @jax.jit
-    def routine(*packed):
-        return function(*eqx.combine(jax.tree.unflatten(tree, bags.unpacked(packed)), rest))
+    def routine(packed):
+        return function(*eqx.combine(jax.tree.unflatten(tree, bag.unpacked(packed)), rest))
 
-    packed = bags.packed(leaves)
-    suits = _suits(routine.trace(*packed).jaxpr.jaxpr)
+    packed = bag.packed(leaves)
+    suits = _suits(routine.trace(packed).jaxpr.jaxpr)
     if not suits and otherwise is not None:
         return otherwise(*args)
-    results = routine(*packed)
+    results = routine(packed)
     return jax.tree.map(_of_routine, results) if suits else results
 
 
@@ -116,36 +118,42 @@ def _can_be_part(equation) -> bool:
     return True
 
 
-class _Bags:
-    """Arrays of the same dtype as one."""
+class _Bag:
+    """Arrays of any dtypes as one of bytes."""
 
     def __init__(self, leaves: Sequence[Array]):
-        raw = _raw(leaves)
-        self._shapes = [x.shape for x in raw]
         self._keys = [jax.random.key_impl(x) if _is_key(x) else None for x in leaves]
-        dtypes = [x.dtype for x in raw]
-        self._kinds = list(dict.fromkeys(dtypes))
-        self._bag = [self._kinds.index(dtype) for dtype in dtypes]
+        self._like = [(x.shape, x.dtype) for x in map(_raw, leaves)]
 
-    def packed(self, leaves: Sequence[Array]) -> list[Array]:
-        raw = _raw(leaves)
-        return [
-            jnp.concatenate([x.ravel() for x, bag in zip(raw, self._bag, strict=True) if bag == k])
-            for k in range(len(self._kinds))
-        ]
+    @staticmethod
+    def packed(leaves: Sequence[Array]) -> Array:
+        return jnp.concatenate([_as_bytes(_raw(x)) for x in leaves])
 
-    def unpacked(self, packed: Sequence[Array]) -> list[Array]:
-        begins, leaves = [0] * len(packed), []
-        for shape, bag, impl in zip(self._shapes, self._bag, self._keys, strict=True):
-            ends = begins[bag] + math.prod(shape)
-            x = packed[bag][begins[bag] : ends].reshape(shape)
+    def unpacked(self, packed: Array) -> list[Array]:
+        begin, leaves = 0, []
+        for (shape, dtype), impl in zip(self._like, self._keys, strict=True):
+            end = begin + math.prod(shape) * dtype.itemsize
+            x = _from_bytes(packed[begin:end], shape, dtype)
             leaves.append(x if impl is None else jax.random.wrap_key_data(x, impl=impl))
-            begins[bag] = ends
+            begin = end
         return leaves
 
 
-def _raw(leaves: Sequence[Array]) -> list[Array]:
-    return [jax.random.key_data(x) if _is_key(x) else x for x in leaves]
+def _as_bytes(x: Array) -> Array:
+    if jnp.issubdtype(x.dtype, bool):
+        return x.astype(jnp.uint8).ravel()
+    return jax.lax.bitcast_convert_type(x, jnp.uint8).ravel()
+
+
+def _from_bytes(packed: Array, shape: tuple[int, ...], dtype) -> Array:
+    if jnp.issubdtype(dtype, bool):
+        return packed.reshape(shape).astype(bool)
+    rest = () if dtype.itemsize == 1 else (dtype.itemsize,)
+    return jax.lax.bitcast_convert_type(packed.reshape(*shape, *rest), dtype)
+
+
+def _raw(x: Array) -> Array:
+    return jax.random.key_data(x) if _is_key(x) else x
 
 
 def _is_key(x: Array) -> bool:

@@ -15,7 +15,7 @@ from coarea.routines import one_routine
 # its sums and products handed to a library, which takes longer to be called than they take.
 COMPILER_OPTIONS = {"xla_disable_hlo_passes": "tree_reduction_rewriter,dot-library-rewriter"}
 # Nor is a loop within a routine shared among cores.
-_FOR_ROUTINES = {
+ROUTINE_OPTIONS = {
     name: f"{passes},cpu-parallel-task-assigner" for name, passes in COMPILER_OPTIONS.items()
 }
 
@@ -69,7 +69,7 @@ def _in_turn(program: AbstractProgram, chains, done, count):
 _program = eqx.filter_jit(_together, compiler_options=COMPILER_OPTIONS)  # pyright: ignore[reportCallIssue]
 
 
-@eqx.filter_jit(compiler_options=_FOR_ROUTINES)  # pyright: ignore[reportCallIssue]
+@eqx.filter_jit(compiler_options=ROUTINE_OPTIONS)  # pyright: ignore[reportCallIssue]
 def _routine(program: AbstractProgram, chains, done, count):
     """Chains that may wait for one another had better make their transitions one after another."""
     args = program, chains, done, count
