@@ -72,11 +72,15 @@ def test_complex_numbers_are_no_part_of_a_routine(x64):
 
 
 def noisy(structure="auto"):
-    def outputs(u):
-        return {"z": u["z"], "y": jnp.exp(u["z"][0]) * jnp.arange(1.0, 6.0) + u["z"][1] * u["n"]}
+    x = np.linspace(0.1, 2.0, 250)
 
-    model = co.Generator(outputs, {"z": 2, "n": 5})
-    return co.condition(model, {"y": np.array([1.0, 2.5, 2.9, 4.2, 5.0])}, structure=structure)
+    def outputs(u):
+        slope, scale = jnp.exp(u["z"])
+        return {"z": u["z"], "line": slope * x[::10], "y": slope * x + scale * u["n"]}
+
+    model = co.Generator(outputs, {"z": 2, "n": 250})
+    y = model.simulate(jax.random.key(5), 1)["y"][0]
+    return co.condition(model, {"y": y}, structure=structure)
 
 
 @pytest.mark.parametrize(
@@ -88,10 +92,10 @@ def test_chains_make_the_same_draws(num_chains, structure, kernel, x64):
     plan = plan_for(posterior, kernel, 0)
     start = jnp.asarray(co.find_start(posterior, jax.random.key(0), num_chains))
     begun = begin(plan, posterior, jax.random.split(jax.random.key(1), num_chains), start, None)
-    programs = (Exact(plan, posterior, False, 50, as_routine) for as_routine in (False, True))
+    programs = (Exact(plan, posterior, True, 1024, as_routine) for as_routine in (False, True))
     args = begun, jnp.asarray(0), jnp.asarray(10)
     plain, routine = (chains.advance(program, *args)[1] for program in programs)
-    lowered = chains._routine.lower(Exact(plan, posterior, False, 50, True), *args)
+    lowered = chains._routine.lower(Exact(plan, posterior, True, 1024, True), *args)
     assert "xla_cpu_small_call" in lowered.as_text()
     assert float(plain.stats.acceptance_rate[:, :10].max()) > 0
     np.testing.assert_allclose(routine.latents["z"], plain.latents["z"], rtol=1e-6, atol=1e-8)

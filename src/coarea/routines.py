@@ -34,15 +34,16 @@ _CAN_BE_PART = frozenset(
     tanh threefry2x32 transpose unstack while xla_metadata_value xor
     """.split()  # noqa: SIM905
 )
-# These hold others, or write into what is there already: their results may be large.
+# These hold others, write into what is there already, or only have it in another shape: their
+# results may be large.
 _MAY_BE_LARGE = frozenset(
     """
-    cond custom_jvp_call custom_vjp_call custom_vmap_call dynamic_update_slice jit scan scatter
-    while
+    broadcast_in_dim cond custom_jvp_call custom_vjp_call custom_vmap_call dynamic_update_slice jit
+    reshape scan scatter squeeze while xla_metadata_value
     """.split()  # noqa: SIM905
 )
 # Larger arrays are better off in loops of their own, and larger products in a library.
-_MOST_ELEMENTS = 2**13
+_MOST_BYTES = 2**16
 _MOST_PRODUCTS = 2**15
 # The compiler takes longer than in proportion.
 _MOST_OPERATIONS = 10_000
@@ -106,15 +107,17 @@ def _can_be_part(equation) -> bool:
     name = equation.primitive.name
     if name not in _CAN_BE_PART:
         return False
-    sizes = [math.prod(v.aval.shape) for v in equation.outvars]
-    if name not in _MAY_BE_LARGE and max(sizes, default=0) > _MOST_ELEMENTS:
-        return False
+    if name not in _MAY_BE_LARGE:
+        sizes = (math.prod(v.aval.shape) * v.aval.dtype.itemsize for v in equation.outvars)
+        if max(sizes, default=0) > _MOST_BYTES:
+            return False
     if name.startswith("scatter"):  # at one place
         return math.prod(equation.invars[1].aval.shape[:-1]) == 1
     if name == "dot_general":
         (contracted, _), _ = equation.params["dimension_numbers"]
         shape = equation.invars[0].aval.shape
-        return sizes[0] * math.prod(shape[i] for i in contracted) <= _MOST_PRODUCTS
+        size = math.prod(equation.outvars[0].aval.shape)
+        return size * math.prod(shape[i] for i in contracted) <= _MOST_PRODUCTS
     return True
 
 

@@ -1,7 +1,7 @@
 """Projection onto the manifold by several solvers in turn.
 
 The first starts from λ = 0, each later one from where the one before left off: all of it is a
-deterministic function of (Jₒ, ũ), which the reverse check relies on.
+deterministic function of the point that was left and of ũ, which the reverse check relies on.
 """
 
 from dataclasses import replace
@@ -126,6 +126,8 @@ def _where_needed(
         problem = eqx.combine(arrays, rest)
         later = stages[0].solve(problem, earlier.u)
         later = later._replace(iterations=earlier.iterations + later.iterations)
+        # Of those that only fill up nothing more is asked.
+        later = later._replace(converged=later.converged | earlier.converged)
         return _where_needed(stages[1:], problem, later, share) if stages[1:] else later
 
     def if_needed(arrays, earlier):

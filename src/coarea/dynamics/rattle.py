@@ -146,7 +146,6 @@ class Rattle(eqx.Module):
             return _step_exactly(target, flow, state, h)
         tau = h / geodesic_steps
         at = _kick(state, h)
-        size = position_size(target, state.position)
 
         def go_on(carry):
             count, at = carry
@@ -154,22 +153,22 @@ class Rattle(eqx.Module):
 
         def sub_step(carry):
             count, at = carry
-            moved = self._move(target, flow, at, tau, size)
+            moved = self._move(target, flow, at, tau, position_size(target, at.position))
             linearisation = linearise(target, moved.position)
-            return count + 1, self._arrive(target, flow, at, moved, linearisation, None, tau, size)
+            return count + 1, self._arrive(target, flow, at, moved, linearisation, None, tau)
 
         if geodesic_steps > 1:
             _, at = jax.lax.while_loop(go_on, sub_step, (0, at))
-        moved = self._move(target, flow, at, tau, size)
+        moved = self._move(target, flow, at, tau, position_size(target, at.position))
         linearisation, log_density, gradient = target.evaluate(moved.position)
         moved = moved._replace(logdensity=log_density)
-        end = self._arrive(target, flow, at, moved, linearisation, gradient, tau, size)
+        end = self._arrive(target, flow, at, moved, linearisation, gradient, tau)
         return _kick(end, h)
 
     def _move(self, target, flow, state: PhaseState, tau, size, goal=None):
         """Flow from the state's position and project. The momentum is still that of the start.
 
-        Changes are judged against `size`, that of a position.
+        Changes are judged against `size`, that of the position: on the way back that of the other.
         """
         assert isinstance(state.linearisation, AbstractLinearisation)
         ahead = flow.position(state.position, state.bend, state.momentum, tau)
@@ -190,7 +189,7 @@ class Rattle(eqx.Module):
         )
 
     def _arrive(
-        self, target, flow, left: PhaseState, moved: PhaseState, linearisation, gradient, tau, size
+        self, target, flow, left: PhaseState, moved: PhaseState, linearisation, gradient, tau
     ):
         """The momentum on arrival, and whether the way back leads to where it came from.
 
@@ -210,6 +209,7 @@ class Rattle(eqx.Module):
         moved = moved._replace(convergence_error=moved.convergence_error | broken)
         if not self.reverse_check:
             return moved
+        size = position_size(target, u)
         back = self._move(target, flow, moved, -tau, size, goal=left.position)
         distance = jnp.max(jnp.abs(back.position - left.position))
         near = self.tolerance_for(p.dtype).near

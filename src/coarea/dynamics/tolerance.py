@@ -26,7 +26,7 @@ class Tolerance(eqx.Module):
 
     @property
     def near(self) -> float:
-        """How close to the goal, relative to its size, no other solution is.
+        """How close to the goal, relative to the size of positions, no other solution is.
 
         Two that meet do so where J Jₒᵀ is singular, and their distance grows as a root: of steps
         that end near such a place one in the square of this number's inverse has them so close.

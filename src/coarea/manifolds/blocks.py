@@ -94,7 +94,7 @@ class Blocks(AbstractUncoupled[BlockDiagonal]):
         L = len(self.shared_inputs)
         if w <= 2 * r:
             local = np.stack([Indices(self.columns[:, j]).mark(u.size) for j in range(w)])
-            seeds = np.concatenate([units(self.shared_inputs, u), local.astype(u.dtype)])
+            seeds = jnp.concatenate([units(self.shared_inputs, u), local.astype(u.dtype)])
             derivatives = pushed_forward(constraint, u, seeds)
             return derivatives[:L], self.rows.take(derivatives[L:].T)
         V = pushed_forward(constraint, u, units(self.shared_inputs, u))

@@ -24,6 +24,8 @@ from coarea.manifolds.indices import Indices
 from coarea.manifolds.target import AbstractLinearisation, AbstractShape
 from coarea.programs import kept
 
+_LARGEST_CONSTANT = 2**16
+
 
 class AbstractLocal(eqx.Module):
     """B with its factors. Vectors of N have rows in the order of the constraints."""
@@ -209,8 +211,7 @@ class AbstractSplit(AbstractShape[SplitLinearisation[F]], Generic[F]):
         """(JJᵀ)⁻¹J where J is not zero, in the layout of `pieces`."""
         W, local = linearisation.W, linearisation.local
         Y = local.solve_transpose(W)
-        A_inverse = small.matmul(linearisation.T.T, linearisation.T)
-        X = kept(small.matmul(A_inverse, Y))
+        X = kept(small.matmul(linearisation.T.T, small.matmul(linearisation.T, Y)))
         return X, self.local_cotangent(local, W, Y, X)
 
     def _factored(self, u, V, B) -> SplitLinearisation[F]:
@@ -231,9 +232,10 @@ class AbstractUncoupled(AbstractSplit[F]):
         """A function of local inputs alone, in the order they have here, at n, and B."""
 
 
-def units(indices: Indices, u) -> Float[np.ndarray, "L M"]:
-    """For each index the vector that is one there."""
-    return (indices.flat[:, None] == np.arange(u.size)[None]).astype(u.dtype)
+def units(indices: Indices, u) -> Float[np.ndarray | Array, "L M"]:
+    """For each index the vector that is one there: if small, a constant of the program."""
+    numpy = np if len(indices) * u.size <= _LARGEST_CONSTANT else jnp
+    return (numpy.asarray(indices.flat)[:, None] == numpy.arange(u.size)[None]).astype(u.dtype)
 
 
 def pushed_forward(constraint, u, seeds):
