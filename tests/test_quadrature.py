@@ -92,8 +92,8 @@ def test_without_the_reverse_check_the_draws_are_biased(kernel, reverse_check, i
 class Whole(Rattle):
     """Follows the way back to its end."""
 
-    def _move(self, target, flow, state, tau, size, goal=None):
-        return super()._move(target, flow, state, tau, size)
+    def _move(self, target, flow, state, tau, goal=None):
+        return super()._move(target, flow, state, tau)
 
 
 @pytest.mark.parametrize("solvers", [Rattle().solvers, (Secant(8), Newton())])

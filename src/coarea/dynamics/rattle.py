@@ -153,22 +153,22 @@ class Rattle(eqx.Module):
 
         def sub_step(carry):
             count, at = carry
-            moved = self._move(target, flow, at, tau, position_size(target, at.position))
+            moved = self._move(target, flow, at, tau)
             linearisation = linearise(target, moved.position)
             return count + 1, self._arrive(target, flow, at, moved, linearisation, None, tau)
 
         if geodesic_steps > 1:
             _, at = jax.lax.while_loop(go_on, sub_step, (0, at))
-        moved = self._move(target, flow, at, tau, position_size(target, at.position))
+        moved = self._move(target, flow, at, tau)
         linearisation, log_density, gradient = target.evaluate(moved.position)
         moved = moved._replace(logdensity=log_density)
         end = self._arrive(target, flow, at, moved, linearisation, gradient, tau)
         return _kick(end, h)
 
-    def _move(self, target, flow, state: PhaseState, tau, size, goal=None):
-        """Flow from the state's position and project. The momentum is still that of the start.
+    def _move(self, target, flow, state: PhaseState, tau, goal=None):
+        """Flow from the state's position, by whose size changes are judged, and project.
 
-        Changes are judged against `size`, that of the position: on the way back that of the other.
+        The momentum is still that of the start.
         """
         assert isinstance(state.linearisation, AbstractLinearisation)
         ahead = flow.position(state.position, state.bend, state.momentum, tau)
@@ -177,7 +177,7 @@ class Rattle(eqx.Module):
             target,
             state.linearisation,
             ahead,
-            replace(self.tolerance_for(ahead.dtype), size=size),
+            replace(self.tolerance_for(ahead.dtype), size=position_size(target, state.position)),
             flow.weights(tau),
             idle=state.failed,
             goal=goal,
@@ -209,11 +209,10 @@ class Rattle(eqx.Module):
         moved = moved._replace(convergence_error=moved.convergence_error | broken)
         if not self.reverse_check:
             return moved
-        size = position_size(target, u)
-        back = self._move(target, flow, moved, -tau, size, goal=left.position)
+        back = self._move(target, flow, moved, -tau, goal=left.position)
         distance = jnp.max(jnp.abs(back.position - left.position))
-        near = self.tolerance_for(p.dtype).near
-        returned = ~back.convergence_error & (distance <= near * size)
+        allowed = self.tolerance_for(p.dtype).near * position_size(target, u)
+        returned = ~back.convergence_error & (distance <= allowed)
         return moved._replace(
             non_reversible_step=~moved.convergence_error & ~returned | moved.non_reversible_step,
             iterations=back.iterations,

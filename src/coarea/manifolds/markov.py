@@ -102,8 +102,7 @@ class BlockTridiagonal(AbstractLocal):
         return _rows_of(jax.lax.platform_dependent(b, cpu=one_by_one, default=by_halves))
 
     def _inverse_of_C(self):
-        eye = jnp.broadcast_to(jnp.eye(self.C.shape[1], dtype=self.C.dtype), self.C.shape)
-        return small.solve_lower(self.C, eye)
+        return small.inverse_of_lower(self.C)
 
     def rotate(self, n):  # noqa: D102
         return self.solve(self.apply(n)[None])[0]

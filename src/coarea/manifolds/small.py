@@ -132,10 +132,9 @@ def inverse_of_lower(C: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"
 
 def root_of_inverse(A: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
     """The lower R with R Rᵀ = A⁻¹."""
-    turned = cholesky(jnp.flip(A, (-1, -2)))
-    eye = jnp.broadcast_to(jnp.eye(A.shape[-1], dtype=A.dtype), A.shape)
     # From the last row to the first: A = C Cᵀ with an upper C, and R = C⁻ᵀ.
-    return transpose(jnp.flip(solve_lower(turned, eye), (-1, -2)))
+    turned = inverse_of_cholesky(jnp.flip(A, (-1, -2)))
+    return transpose(jnp.flip(turned, (-1, -2)))
 
 
 def _cholesky_by_columns(A):
