@@ -69,13 +69,21 @@ def test_the_linearisation_solves_what_it_says(posterior):
     np.testing.assert_allclose(new.apply(p) @ b, p @ new.apply_transpose(b), atol=1e-12)
 
 
-@pytest.mark.parametrize("N", [32, 33, 131])
-def test_a_factor_is_inverted_whatever_its_size(N, x64):
-    A = np.random.default_rng(N).normal(size=(N, N + 3))
+@pytest.mark.parametrize("N", [32, 33, 131, 525])
+def test_a_dense_linearisation_is_right_whatever_its_size(N, x64):
+    A = np.random.default_rng(N).normal(size=(N, N + 3)) + 10 * np.eye(N, N + 3)
     u = jnp.linspace(-1.0, 1.0, N + 3)
-    at = Dense("forward").linearise(lambda u: A @ u, u)
-    np.testing.assert_allclose(at.C_inverse, np.linalg.inv(np.linalg.cholesky(A @ A.T)), atol=1e-9)
+
+    def constraint(u):
+        return A @ jnp.sinh(u)
+
+    at, gradient = Dense("forward").linearise_and_differentiate(constraint, u)
+    J = A * np.cosh(u)
+    np.testing.assert_allclose(at.C_inverse, np.linalg.inv(np.linalg.cholesky(J @ J.T)), atol=1e-9)
     np.testing.assert_allclose(at.Q @ at.Q.T, np.eye(N), atol=1e-9)
+    # Of ½ log|JJᵀ|, where column j of J is A's times cosh uⱼ.
+    share = np.sum(np.linalg.solve(J @ J.T, J) * J, axis=0)
+    np.testing.assert_allclose(gradient, share * np.tanh(u), atol=1e-9)
 
 
 def test_the_mode_follows_the_shape():

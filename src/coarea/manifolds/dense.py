@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from coarea.manifolds import small
+from coarea.manifolds import small, triangles
+from coarea.manifolds.linear import matrix_of
 from coarea.manifolds.target import AbstractLinearisation, AbstractShape
 
 
@@ -74,15 +75,28 @@ class Dense(AbstractShape[DenseLinearisation]):
         """
         J, pull_back = jax.vjp(self.jacobian(constraint), u)
         linearisation = _factored(J)
-        (gradient,) = pull_back(linearisation.C_inverse.T @ linearisation.Q)
+        (gradient,) = pull_back(
+            triangles.lower_transpose_times(linearisation.C_inverse, linearisation.Q)
+        )
         return linearisation, gradient
 
     def jacobian(self, constraint: Callable) -> Callable:
         """The function u ↦ J."""
-        return (jax.jacfwd if self.mode == "forward" else jax.jacrev)(constraint)
+
+        def forward(u):
+            _, push = jax.linearize(constraint, u)
+            return matrix_of(push, u).T
+
+        def reverse(u):
+            value, pull_back = jax.vjp(constraint, u)
+            return matrix_of(lambda cotangent: pull_back(cotangent)[0], value)
+
+        return forward if self.mode == "forward" else reverse
 
 
 def _factored(J) -> DenseLinearisation:
     # LAPACK looks at the lower half alone.
-    C_inverse = small.inverse_of_lower(jax.lax.linalg.cholesky(J @ J.T, symmetrize_input=False))
-    return DenseLinearisation(C_inverse, C_inverse @ J)
+    C_inverse = small.inverse_of_lower(
+        jax.lax.linalg.cholesky(triangles.gram(J), symmetrize_input=False)
+    )
+    return DenseLinearisation(C_inverse, triangles.lower_times(C_inverse, J))

@@ -1,0 +1,35 @@
+"""Products of large matrices of which half is zero, or known, by halves: most of it saved."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+# More rows are halved: two products then take less time than one.
+_LARGE = 256
+
+
+def gram(J: Float[Array, "n m"]) -> Float[Array, "n n"]:
+    """J Jᵀ, of which the upper half may be missing if it is large."""
+    n = len(J)
+    if n <= _LARGE:
+        return J @ J.T
+    first, last = J[: n // 2], J[n // 2 :]
+    beside = last @ first.T
+    return jnp.block([[gram(first), jnp.zeros_like(beside.T)], [beside, gram(last)]])
+
+
+def lower_times(C: Float[Array, "n n"], B: Float[Array, "n m"]) -> Float[Array, "n m"]:
+    """C B for a lower C, without the products with its zeros if it is large."""
+    h = len(C) // 2
+    if len(C) <= _LARGE:
+        return C @ B
+    last = C[h:, :h] @ B[:h] + lower_times(C[h:, h:], B[h:])
+    return jnp.concatenate([lower_times(C[:h, :h], B[:h]), last])
+
+
+def lower_transpose_times(C: Float[Array, "n n"], B: Float[Array, "n m"]) -> Float[Array, "n m"]:
+    """Cᵀ B for a lower C, likewise."""
+    h = len(C) // 2
+    if len(C) <= _LARGE:
+        return C.T @ B
+    first = lower_transpose_times(C[:h, :h], B[:h]) + C[h:, :h].T @ B[h:]
+    return jnp.concatenate([first, lower_transpose_times(C[h:, h:], B[h:])])
