@@ -146,7 +146,13 @@ def partial_model(observe_noise, observe_every=1):
 
 @pytest.mark.parametrize(
     ("observe_noise", "observe_every", "missing", "is_accelerator"),
-    [(None, 1, 0, False), (None, 4, 0, False), (2, 2, 3, False), (2, 1, 5, True)],
+    [
+        (None, 1, 0, False),
+        (None, 4, 0, False),
+        (2, 2, 3, False),
+        (None, 4, 0, True),
+        (2, 1, 5, True),
+    ],
 )
 def test_the_lifted_algebra_is_that_of_its_dense_jacobian(
     observe_noise, observe_every, missing, is_accelerator, x64, monkeypatch

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from coarea.manifolds import small
+from coarea.manifolds import recurrences, small
 from coarea.manifolds.indices import Indices
 from coarea.manifolds.split import AbstractLocal, AbstractSplit
 
@@ -78,7 +78,7 @@ class BlockTridiagonal(AbstractLocal):
 
         def by_halves(b):
             inverse = self._inverse_of_C()
-            return _recurrence(-inverse @ self.L, inverse @ b)
+            return recurrences.affine(-inverse @ self.L, inverse @ b)
 
         b = self._blocks(b)
         return _rows_of(jax.lax.platform_dependent(b, cpu=one_by_one, default=by_halves))
@@ -96,7 +96,7 @@ class BlockTridiagonal(AbstractLocal):
         def by_halves(b):
             inverse = small.transpose(self._inverse_of_C())
             after = jnp.concatenate([self.L[1:], jnp.zeros_like(self.L[:1])])
-            return _recurrence(-inverse @ small.transpose(after), inverse @ b, reverse=True)
+            return recurrences.affine(-inverse @ small.transpose(after), inverse @ b, True)
 
         b = self._blocks(b)
         return _rows_of(jax.lax.platform_dependent(b, cpu=one_by_one, default=by_halves))
@@ -113,27 +113,48 @@ class BlockTridiagonal(AbstractLocal):
     def solve_product(self, older, b):
         """Elimination from the first block to the last, and back."""
         diagonal, below, above = self.B.product(older.B)
-        zero = jnp.zeros_like(diagonal[:1])
-        below, above = jnp.concatenate([zero, below]), jnp.concatenate([above, zero])
         b = self._blocks(b)
         r = self.C.shape[1]
+        zero = jnp.zeros_like(diagonal[:1])
+        below = jnp.concatenate([zero, below])
 
-        def eliminate(before, block):
-            diagonal, below, above, b = block
-            solved = small.solve(
-                diagonal - below @ before[:, :r],
-                jnp.concatenate([above, b - below @ before[:, r:]], axis=1),
-            )
-            return solved, solved
+        def one_by_one(diagonal, below, above, b):
+            def eliminate(before, block):
+                diagonal, below, above, b = block
+                solved = small.solve(
+                    diagonal - below @ before[:, :r],
+                    jnp.concatenate([above, b - below @ before[:, r:]], axis=1),
+                )
+                return solved, solved
 
-        def back(after, solved):
-            x = solved[:, r:] - solved[:, :r] @ after
-            return x, x
+            def back(after, solved):
+                x = solved[:, r:] - solved[:, :r] @ after
+                return x, x
 
-        start = jnp.zeros((r, r + b.shape[-1]), b.dtype)
-        _, solved = jax.lax.scan(eliminate, start, (diagonal, below, above, b))
-        _, x = jax.lax.scan(back, jnp.zeros_like(b[0]), solved, reverse=True)
-        return _rows_of(x)
+            above = jnp.concatenate([above, zero])
+            start = jnp.zeros((r, r + b.shape[-1]), b.dtype)
+            _, solved = jax.lax.scan(eliminate, start, (diagonal, below, above, b))
+            return jax.lax.scan(back, jnp.zeros_like(b[0]), solved, reverse=True)[1]
+
+        def by_halves(diagonal, below, above, b):
+            # In units in which the blocks on the diagonal would be one if B were Bₒ, uncoupled:
+            # what recurs would otherwise be lost among much larger numbers.
+            unit = self._inverse_of_C()
+            along = small.transpose(unit)
+            first = unit @ diagonal @ along
+            below = unit[1:] @ below[1:] @ along[:-1]
+            above = unit[:-1] @ above @ along[1:]
+            none = jnp.zeros_like(first[:1])
+            below = jnp.concatenate([none, below])
+            pivots = recurrences.schur_complements(first, below, jnp.concatenate([none, above]))
+            right = [below, jnp.concatenate([above, none]), unit @ b]
+            solved = small.solve(pivots, jnp.concatenate(right, axis=-1))
+            below, above, b = solved[..., :r], solved[..., r : 2 * r], solved[..., 2 * r :]
+            return along @ recurrences.affine(-above, recurrences.affine(-below, b), reverse=True)
+
+        return _rows_of(
+            jax.lax.platform_dependent(diagonal, below, above, b, cpu=one_by_one, default=by_halves)
+        )
 
     def pivots(self):  # noqa: D102
         return jnp.diagonal(self.C, axis1=1, axis2=2).ravel()
@@ -146,15 +167,21 @@ class BlockTridiagonal(AbstractLocal):
         factor = self.L[1:] @ inverse[:-1]
         factor = jnp.concatenate([factor, jnp.zeros_like(factor[:1])])
 
-        def backward(after, block):
-            own, factor = block
-            above = -factor.T @ after
-            inverse = own - above @ factor
-            return inverse, (inverse, above)
+        def one_by_one(own, factor):
+            def backward(after, block):
+                own, factor = block
+                inverse = own + factor.T @ after @ factor
+                return inverse, inverse
 
-        zero = jnp.zeros_like(own[0])
-        _, (diagonal, above) = jax.lax.scan(backward, zero, (own, factor), reverse=True)
-        return diagonal, above
+            zero = jnp.zeros_like(own[0])
+            return jax.lax.scan(backward, zero, (own, factor), reverse=True)[1]
+
+        def by_halves(own, factor):
+            return recurrences.congruent(factor, own, reverse=True)
+
+        diagonal = jax.lax.platform_dependent(own, factor, cpu=one_by_one, default=by_halves)
+        after = jnp.concatenate([diagonal[1:], jnp.zeros_like(diagonal[:1])])
+        return diagonal, -small.transpose(factor) @ after
 
     def _rows(self, lam):
         return lam.reshape(self.C.shape[:2])
@@ -193,17 +220,26 @@ class Lifted(AbstractSplit[BlockTridiagonal]):
 
     def local(self, B):  # noqa: D102
         diagonal, below, _ = B.product(B)
-
-        def eliminate(before, block):
-            diagonal, below = block
-            # L_k = G_{k,k−1} C_{k−1}⁻ᵀ
-            L = small.solve_lower(before, below.T).T
-            C = small.cholesky(diagonal - L @ L.T)
-            return C, (C, L)
-
         below = jnp.concatenate([jnp.zeros_like(below[:1]), below])
-        first = jnp.eye(diagonal.shape[1], dtype=diagonal.dtype)
-        _, (C, L) = jax.lax.scan(eliminate, first, (diagonal, below))
+
+        def one_by_one(diagonal, below):
+            def eliminate(before, block):
+                diagonal, below = block
+                # L_k = G_{k,k−1} C_{k−1}⁻ᵀ
+                L = small.solve_lower(before, below.T).T
+                C = small.cholesky(diagonal - L @ L.T)
+                return C, (C, L)
+
+            first = jnp.eye(diagonal.shape[1], dtype=diagonal.dtype)
+            return jax.lax.scan(eliminate, first, (diagonal, below))[1]
+
+        def by_halves(diagonal, below):
+            above = small.transpose(below)
+            C = small.cholesky(recurrences.schur_complements(diagonal, below, above))
+            before = jnp.concatenate([C[:1], C[:-1]])
+            return C, small.transpose(small.solve_lower(before, above))
+
+        C, L = jax.lax.platform_dependent(diagonal, below, cpu=one_by_one, default=by_halves)
         return BlockTridiagonal(B, C, L)
 
     def local_cotangent(self, local, W, Y, X):
@@ -219,25 +255,6 @@ class Lifted(AbstractSplit[BlockTridiagonal]):
         E = diagonal @ B.E
         E = E.at[1:].add(small.transpose(above) @ B.X[:-1])
         return Bidiagonal(D, E, jnp.zeros_like(B.fill))
-
-
-def _recurrence(A: Float[Array, "K r r"], f: Float[Array, "K r k"], reverse=False):
-    """x_k = A_k x_{k−1} + f_k, or from the last to the first, all by halves.
-
-    An accelerator takes as long for all intervals at once as for one, and their number's logarithm
-    many rounds instead of their number.
-    """
-
-    def after(earlier, later):
-        (A1, f1), (A2, f2) = earlier, later
-        return _product(A2, A1), _product(A2, f1) + f2
-
-    return jax.lax.associative_scan(after, (A, f), reverse=reverse)[1]
-
-
-def _product(A, B):
-    """A B of small matrices, as sums, which are compiled into what comes before and after."""
-    return jnp.sum(A[..., :, :, None] * B[..., None, :, :], axis=-2)
 
 
 def _rows_of(x: Float[Array, "K r k"]) -> Float[Array, "k N"]:
