@@ -228,24 +228,23 @@ def test_chains_that_a_solver_left_go_on_as_if_alone(posterior, start, kind):
     np.testing.assert_allclose(together.u, alone.u, atol=1e-12)
 
 
-def test_hundreds_of_chains_end_where_each_would_alone(posterior, start):
-    """Few iterations are made by all of them, more by those that need more."""
+@pytest.mark.parametrize("size", [0.2, 0.5])
+def test_hundreds_of_chains_end_where_each_would_alone(posterior, start, size):
+    """Few iterations are made by all of them, more by those that need more: a part, or most."""
     older = posterior.linearise(start)
-    moves = 0.25 * jax.random.normal(jax.random.key(4), (300, start.size))
+    moves = size * jax.random.normal(jax.random.key(4), (300, start.size))
 
     def projected(move):
         ahead = start + older.project(move)
-        return project_onto((Secant(8),), posterior, older, ahead, Tolerance.following(1e-9))
+        solvers = (Secant(8), Broyden(), NewtonLineSearch())
+        return project_onto(solvers, posterior, older, ahead, Tolerance.following(1e-9))
 
     together = jax.jit(jax.vmap(projected))(moves)
     alone = jax.jit(lambda moves: jax.lax.map(projected, moves))(moves)
-    more = alone.iterations > 4
-    assert 30 < jnp.sum(more) < 270
-    assert jnp.mean(alone.converged & more) > 0.1
-    # What begins anew forgets its last step, so that a few arrive that did not, or no longer do.
-    assert jnp.mean(together.converged == alone.converged) > 0.97
-    both = together.converged & alone.converged
-    np.testing.assert_allclose(together.u[both], alone.u[both], atol=1e-7)
+    more = jnp.mean(together.iterations > 4)
+    assert (0.02 < more < 0.2) if size == 0.2 else (0.4 < more < 0.98)
+    assert jnp.all(together.converged & alone.converged)
+    np.testing.assert_allclose(together.u, alone.u, atol=1e-7)
 
 
 def test_the_way_back_is_followed_no_further_than_needed(posterior, start):

@@ -16,21 +16,19 @@ from jaxtyping import Array, Bool, Float
 from coarea.dynamics.solvers import (
     AbstractSolver,
     Projection,
-    QuasiNewton,
     Weights,
 )
 from coarea.dynamics.tolerance import Tolerance, position_size
 from coarea.manifolds import AbstractTarget
 from coarea.manifolds.target import AbstractLinearisation
 
-# Where the first solver has failed this part of all chains goes on together, or so many.
+# A solver that no more than this part of all chains need is tried by these alone, of which this
+# part goes on together, or so many.
+_MOST = 4
 _SHARE = 16
 _FEW = 8
-# Of so many chains or more, which run in step, the first solver makes a few iterations with all,
-# and its others with those that need them, of which there are more.
+# So many chains or more that run in step leave a solver sooner, if another comes after it.
 _MANY = 256
-_ITERATIONS_OF_ALL = 4
-_LARGE_SHARE = 4
 
 
 # A step projects forward and back: as a program of its own this is traced once.
@@ -55,13 +53,12 @@ def project_onto(
     if tolerance.size is None:
         tolerance = replace(tolerance, size=position_size(target, u))
     problem = _Problem(target, older, replace(tolerance, goal=goal), weights)
-    stages = tuple(_Stage(solver, sees_goal=True) for solver in solvers)
-    stages = *stages[:-1], stages[-1]._replace(sees_goal=False)
-    projection = _by_all(stages[0], problem, u)
-    if stages[1:]:
+    *stages, last = (_Stage(solver) for solver in solvers)
+    first, *later = *stages, last._replace(is_last=True)
+    projection = _by_all(first, problem, u)
+    if later:
         projection = projection._replace(converged=projection.converged | idle)
-        share = 1 if target.is_sequential else _SHARE
-        projection = _where_needed(stages[1:], problem, projection, share)
+        projection = _where_needed(tuple(later), problem, projection)
     return projection._replace(converged=projection.converged & ~jnp.asarray(idle))
 
 
@@ -73,20 +70,34 @@ class _Problem(NamedTuple):
 
 
 class _Stage(NamedTuple):
-    """One of several solvers, and whether it may end as soon as it sees that it leads to a goal."""
+    """One of several solvers. But the last may end as soon as it sees that it leads to a goal."""
 
     solver: AbstractSolver
-    sees_goal: bool
+    is_last: bool = False
+
+    def of(self, num_chains: int) -> "_Stage":
+        """For so many chains that run in step."""
+        if self.is_last or num_chains < _MANY:
+            return self
+        return self._replace(solver=self.solver.for_many())
 
     def solve(self, problem: _Problem, u: Float[Array, " M"]) -> Projection:
         target, older, tolerance, weights = problem
-        if not self.sees_goal:
+        if self.is_last:
             tolerance = replace(tolerance, goal=None)
         return self.solver.solve(target, older, u, tolerance, weights)
 
+    def go_on(self, problem: _Problem, earlier: Projection) -> Projection:
+        """The answer where an earlier one did not converge, from where that left off."""
+        # Where it did there is nothing to solve: what is no number ends a solver at once, so that
+        # none that goes on beside it waits for it.
+        later = self.solve(problem, jnp.where(earlier.converged, jnp.nan, earlier.u))
+        later = later._replace(iterations=earlier.iterations + later.iterations)
+        return jax.tree.map(lambda a, b: jnp.where(earlier.converged, a, b), earlier, later)
+
 
 def _by_all(stage: _Stage, problem: _Problem, u: Float[Array, " M"]) -> Projection:
-    """The first solver's answer. Thousands of chains do not wait for the last few of them."""
+    """The first solver's answer."""
     arrays, rest = eqx.partition(problem, eqx.is_array)
 
     @custom_vmap
@@ -96,13 +107,7 @@ def _by_all(stage: _Stage, problem: _Problem, u: Float[Array, " M"]) -> Projecti
     @solve.def_vmap
     def _(num_chains, is_batched, arrays, u):
         def one(arrays, u):
-            problem = eqx.combine(arrays, rest)
-            all_go_on = num_chains < _MANY or problem.target.is_sequential
-            if all_go_on or not isinstance(stage.solver, QuasiNewton):
-                return stage.solve(problem, u)
-            fewer = replace(stage.solver, max_iterations=_ITERATIONS_OF_ALL)
-            begun = stage._replace(solver=fewer).solve(problem, u)
-            return _where_needed((stage,), problem, begun, _LARGE_SHARE)
+            return stage.of(num_chains).solve(eqx.combine(arrays, rest), u)
 
         axes = jax.tree.map(lambda yes: 0 if yes else None, is_batched)
         found = jax.vmap(one, in_axes=axes, axis_size=num_chains)(arrays, u)
@@ -111,28 +116,23 @@ def _by_all(stage: _Stage, problem: _Problem, u: Float[Array, " M"]) -> Projecti
     return solve(arrays, u)
 
 
-def _where_needed(
-    stages: tuple[_Stage, ...], problem: _Problem, earlier: Projection, share: int
-) -> Projection:
+def _where_needed(stages: tuple[_Stage, ...], problem: _Problem, earlier: Projection) -> Projection:
     """The solvers' answer where the earlier one did not converge, from where that left off.
 
-    Under `vmap` only by the chains that need it, a few at a time: of thousands there are always
-    some, and otherwise all would wait for what these do. None costs nothing. Where `share` is one,
-    all make it together, and those that need it keep what they find.
+    None costs nothing. Under `vmap` each is tried by the chains that need it, if they are few, a
+    few at a time: of thousands there are always some, and otherwise all would wait for what these
+    do. Where rounds are short and many, all make them together at no cost.
     """
     arrays, rest = eqx.partition(problem, eqx.is_array)
 
-    def solved(arrays, earlier) -> Projection:
-        problem = eqx.combine(arrays, rest)
-        later = stages[0].solve(problem, earlier.u)
-        later = later._replace(iterations=earlier.iterations + later.iterations)
-        # Of those that only fill up nothing more is asked.
-        later = later._replace(converged=later.converged | earlier.converged)
-        return _where_needed(stages[1:], problem, later, share) if stages[1:] else later
-
     def if_needed(arrays, earlier):
         def go(carry):
-            return jnp.asarray(False), solved(arrays, carry[1])
+            _, earlier = carry
+            problem = eqx.combine(arrays, rest)
+            later = stages[0].solve(problem, earlier.u)
+            later = later._replace(iterations=earlier.iterations + later.iterations)
+            later = _where_needed(stages[1:], problem, later) if stages[1:] else later
+            return jnp.asarray(False), later
 
         return jax.lax.while_loop(lambda carry: carry[0], go, (~earlier.converged, earlier))[1]
 
@@ -140,14 +140,35 @@ def _where_needed(
 
     @needed.def_vmap
     def _(num_chains, is_batched, arrays, earlier):
-        axes = jax.tree.map(lambda yes: 0 if yes else None, is_batched[0])
-        few = min(num_chains, max(_FEW, num_chains // share))
-        earlier = jax.tree.map(
+        found = jax.tree.map(
             lambda x, yes: x if yes else jnp.broadcast_to(x, (num_chains, *x.shape)),
             earlier,
             is_batched[1],
         )
+        for stage in stages:
+            found = _by_those_in_need(stage.of(num_chains), arrays, rest, is_batched[0], found)
+        return found, jax.tree.map(lambda _: True, found)
 
+    return needed(arrays, earlier)
+
+
+def _by_those_in_need(stage: _Stage, arrays, rest, is_batched, earlier: Projection) -> Projection:
+    """One solver's answer for several chains where the earlier one did not converge."""
+    num_chains = earlier.converged.size
+    axes = jax.tree.map(lambda yes: 0 if yes else None, is_batched)
+    go_on = jax.vmap(
+        lambda arrays, earlier: stage.go_on(eqx.combine(arrays, rest), earlier), in_axes=(axes, 0)
+    )
+    few = max(_FEW, num_chains // _SHARE)
+
+    def all_together(found):
+        def go(carry):
+            return jnp.asarray(False), go_on(arrays, carry[1])
+
+        begin = jnp.any(~found.converged), found
+        return jax.lax.while_loop(lambda carry: carry[0], go, begin)[1]
+
+    def few_at_a_time(found):
         def some(carry):
             waits, found = carry
             # Numbers beyond the last fill up: the last chain's work is done again, and dropped.
@@ -156,19 +177,17 @@ def _where_needed(
             def take(x):
                 return x.at[chosen].get(mode="clip")
 
-            theirs = jax.tree.map(lambda x, yes: take(x) if yes else x, arrays, is_batched[0])
-            later = jax.vmap(solved, in_axes=(axes, 0))(theirs, jax.tree.map(take, found))
+            theirs = jax.tree.map(lambda x, yes: take(x) if yes else x, arrays, is_batched)
+            later = go_on(theirs, jax.tree.map(take, found))
             found = jax.tree.map(
                 lambda all, new: all.at[chosen].set(new, mode="drop"), found, later
             )
             return waits.at[chosen].set(False, mode="drop"), found
 
-        if few == num_chains:
-            found = jax.vmap(if_needed, in_axes=(axes, 0))(arrays, earlier)
-        else:
-            _, found = jax.lax.while_loop(
-                lambda carry: jnp.any(carry[0]), some, (~earlier.converged, earlier)
-            )
-        return found, jax.tree.map(lambda _: True, found)
+        begin = ~found.converged, found
+        return jax.lax.while_loop(lambda carry: jnp.any(carry[0]), some, begin)[1]
 
-    return needed(arrays, earlier)
+    if few >= num_chains or rest.target.is_sequential:
+        return all_together(earlier)
+    are_many = jnp.sum(~earlier.converged) > num_chains // _MOST
+    return jax.lax.cond(are_many, all_together, few_at_a_time, earlier)

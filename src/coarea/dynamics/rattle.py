@@ -68,15 +68,15 @@ class Rattle(eqx.Module):
     `tolerance` bounds the residual relative to the size of the data, and ten times it the last
     change of position relative to the position. It defaults to 1e-9 (float64) or 1e-4 (float32).
     The reverse check is over when the way back leads to within 1e-5 of where it must. `solvers` are
-    tried in turn: the cheapest, which gives up as soon as it will not arrive in a few iterations,
-    first.
+    tried in turn; by default the cheapest, which gives up as soon as it will not arrive in a few
+    iterations, then Broyden's unless linearising is as light as that, then Newton's.
     `flow` defaults to the rotation of the inputs that are standard normal; others move straight on.
     On a manifold with geodesics in closed form it defaults to them, and nothing is solved (Geodesic
     Monte Carlo, Byrne & Girolami 2013); `flow=Straight()` projects there too.
     Without `reverse_check` the stationary distribution is not the target: for experiments only.
     """
 
-    solvers: tuple[AbstractSolver, ...] = (Secant(8), Broyden(), NewtonLineSearch())
+    solvers: tuple[AbstractSolver, ...] | None = None
     flow: AbstractFlow | None = None
     tolerance: float | None = None
     reverse_check: bool = eqx.field(static=True, default=True)
@@ -100,6 +100,13 @@ class Rattle(eqx.Module):
                 "here. Leave flow out, or give Straight()."
             )
         return Rotation(None if np.all(normals) else normals)
+
+    def solvers_for(self, target: AbstractTarget) -> tuple[AbstractSolver, ...]:
+        """The solvers given, or those that suit the target."""
+        if self.solvers is not None:
+            return self.solvers
+        between = () if target.is_light else (Broyden(),)
+        return Secant(8), *between, NewtonLineSearch()
 
     def tolerance_for(self, dtype) -> Tolerance:
         """The tolerance given, or what the precision allows."""
@@ -173,7 +180,7 @@ class Rattle(eqx.Module):
         assert isinstance(state.linearisation, AbstractLinearisation)
         ahead = flow.position(state.position, state.bend, state.momentum, tau)
         projection = project_onto(
-            self.solvers,
+            self.solvers_for(target),
             target,
             state.linearisation,
             ahead,

@@ -7,15 +7,18 @@ raises: `converged` says whether the answer may be used.
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple, Self, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optimistix as optx
+from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Bool, Float, Int
 
-from coarea.dynamics.tolerance import Tolerance, largest
+from coarea.dynamics.tolerance import Bounds, Tolerance, largest, position_size
 from coarea.manifolds import AbstractTarget
 from coarea.manifolds.target import AbstractLinearisation
 
@@ -23,6 +26,10 @@ from coarea.manifolds.target import AbstractLinearisation
 _HOPELESS = 1e10
 # The pace of convergence is judged from this iteration on: before, the residual may well grow.
 _FIRST_JUDGED = 2
+# Of many chains that run in step, so many iterations of a plain solver are needed by most, and so
+# many of one that learns by nearly all.
+_MOST_TOGETHER = 4
+_MOST_LEARNT_TOGETHER = 12
 
 
 Weights: TypeAlias = Float[Array, " M"] | float
@@ -53,6 +60,13 @@ class AbstractSolver(eqx.Module):
     ) -> Projection:
         """Project u onto the manifold along the rows of `older`'s Jacobian, weighted."""
 
+    def for_many(self) -> Self:
+        """The same, giving up sooner: for chains that run in step, and another solver after it.
+
+        Of many all wait for the last, whom the next had better take over.
+        """
+        return self
+
 
 class QuasiNewton(AbstractSolver):
     """Symmetric quasi-Newton, the paper's: λ ← λ + (JₒJₒᵀ)⁻¹ c, with the factor at hand.
@@ -73,6 +87,9 @@ class QuasiNewton(AbstractSolver):
             return jnp.log(error) > (self.max_iterations - last.iterations) * pace
 
         return _iterate(target, change, u, tolerance, self.max_iterations, too_slow)
+
+    def for_many(self):  # noqa: D102
+        return type(self)(min(self.max_iterations, _MOST_TOGETHER))
 
     def _corrected(self, change, last):
         """The change to make after the last one (None: there was none)."""
@@ -96,63 +113,100 @@ class Broyden(AbstractSolver):
 
     Each iteration costs one residual and no derivative, as `QuasiNewton`'s, and a product with each
     earlier step, of which alone the learnt inverse consists (Kelley 1995, section 7.3). It
-    converges faster than linearly, and where steps are so long that quasi-Newton does not. All
-    steps are kept while it runs, so that under `vmap` it is dearer than the plain one.
+    converges faster than linearly, and where steps are so long that quasi-Newton does not.
     """
 
     max_iterations: int = eqx.field(static=True, default=25)
 
+    def for_many(self):  # noqa: D102
+        return type(self)(min(self.max_iterations, _MOST_LEARNT_TOGETHER))
+
     def solve(self, target, older, u, tolerance, weights=1.0):  # noqa: D102
-        bounds = tolerance.at(target, u)
+        if tolerance.size is None:
+            tolerance = replace(tolerance, size=position_size(target, u))
+        arrays, rest = eqx.partition((target, older, tolerance, weights), eqx.is_array)
 
-        def plain_step(u):
-            c = target.residual(u)
-            return c, -weights * older.pseudo_inverse(c)
+        def learning(arrays) -> _Learning:
+            return _Learning(*eqx.combine(arrays, rest))
 
-        def unfinished(last: _Learnt):
-            goes_on = ~last.is_done & (last.iterations < self.max_iterations)
-            return goes_on & (last.error < _HOPELESS / tolerance.residual)
+        @custom_vmap
+        def solve(arrays, u):
+            this = learning(arrays)
+            return _ended(*self._followed(this.begin, this.go_on, u))
 
-        def body(last: _Learnt):
-            n = last.iterations
-            moved = last.u + last.steps[n]
-            c, z = plain_step(moved)
-
-            def learn(j, z):
-                s = last.steps[j]
-                return z + last.steps[j + 1] * ((s @ z) / last.squares[j])
-
-            z = jax.lax.fori_loop(0, n, learn, z)
-            step = z / (1 - (last.steps[n] @ z) / last.squares[n])
-            error = bounds.error(c, step)
-            return _Learnt(
-                moved,
-                last.steps.at[n + 1].set(step),
-                last.squares.at[n + 1].set(step @ step),
-                error,
-                n + 1,
-                bounds.is_met(error, moved + step),
+        # By itself `vmap` would have all steps of all chains copied in every iteration.
+        @solve.def_vmap
+        def _(num_chains, is_batched, arrays, u):
+            axes = jax.tree.map(lambda yes: 0 if yes else None, is_batched[0])
+            u = u if is_batched[1] else jnp.broadcast_to(u, (num_chains, *u.shape))
+            begin = jax.vmap(lambda arrays, u: learning(arrays).begin(u), in_axes=(axes, 0))
+            go_on = jax.vmap(
+                lambda arrays, *args: learning(arrays).go_on(*args),
+                in_axes=(axes, None, 0, 1, 1),
             )
+            ends = self._followed(partial(begin, arrays), partial(go_on, arrays), u)
+            found = jax.vmap(_ended)(*ends)
+            return found, jax.tree.map(lambda _: True, found)
 
-        c, step = plain_step(u)
-        steps = jnp.zeros((self.max_iterations + 1, u.size), u.dtype).at[0].set(step)
-        squares = jnp.zeros(self.max_iterations + 1, u.dtype).at[0].set(step @ step)
-        error = bounds.error(c, step)
-        done = bounds.is_met(error, u + step)
-        start = _Learnt(u, steps, squares, error, jnp.zeros((), int), done)
-        end = jax.lax.while_loop(unfinished, body, start)
-        return _ended(start, end, end.u + end.steps[end.iterations])
+        return solve(arrays, u)
+
+    def _followed(self, begin, go_on, u) -> "tuple[_Iterate, _Iterate]":
+        """The first iterate and the last, of one chain or of several together."""
+        first: _Iterate = begin(u)
+        steps = jnp.zeros((self.max_iterations, *u.shape), u.dtype)
+        squares = jnp.zeros(steps.shape[:-1], u.dtype)
+
+        def unfinished(carry):
+            n, now, _, _ = carry
+            return jnp.any(now.goes_on) & (n < self.max_iterations)
+
+        def body(carry):
+            n, now, steps, squares = carry
+            steps = steps.at[n].set(now.step)
+            squares = squares.at[n].set(jnp.sum(now.step**2, axis=-1))
+            later = go_on(n, now, steps, squares)
+
+            def where_it_goes_on(a, b):
+                goes_on = now.goes_on
+                return jnp.where(goes_on if a.ndim == goes_on.ndim else goes_on[..., None], a, b)
+
+            return n + 1, jax.tree.map(where_it_goes_on, later, now), steps, squares
+
+        begun = jnp.zeros((), int), first, steps, squares
+        return first, jax.lax.while_loop(unfinished, body, begun)[1]
 
 
-class _Learnt(NamedTuple):
-    """A point, the step that comes next after all those made, and how much too large it is."""
+class _Learning(NamedTuple):
+    """What Broyden's method does to one chain, by a tolerance with a size."""
 
-    u: Float[Array, " M"]
-    steps: Float[Array, "most M"]
-    squares: Float[Array, " most"]
-    error: Float[Array, ""]
-    iterations: Int[Array, ""]
-    is_done: Bool[Array, ""]
+    target: AbstractTarget
+    older: AbstractLinearisation
+    tolerance: Tolerance
+    weights: Weights
+
+    def begin(self, u) -> "_Iterate":
+        c, step = self._plain_step(u)
+        return self._iterate(u, c, step, jnp.zeros((), int))
+
+    def go_on(self, n, now: "_Iterate", steps, squares) -> "_Iterate":
+        """Make the step that comes next, the n-th of all, and learn from it."""
+        u = now.u - now.step
+        c, z = self._plain_step(u)
+
+        def learn(j, z):
+            return z + steps[j + 1] * ((steps[j] @ z) / squares[j])
+
+        z = jax.lax.fori_loop(0, n, learn, z)
+        step = z / (1 - (now.step @ z) / squares[n])
+        return self._iterate(u, c, step, now.iterations + 1)
+
+    def _plain_step(self, u):
+        c = self.target.residual(u)
+        return c, self.weights * self.older.pseudo_inverse(c)
+
+    def _iterate(self, u, c, step, iterations):
+        bounds = self.tolerance.at(self.target, u)
+        return _judged(self.tolerance, bounds, u, c, step, iterations)
 
 
 class Newton(AbstractSolver):
@@ -169,10 +223,14 @@ class Newton(AbstractSolver):
 
 
 class NewtonLineSearch(AbstractSolver):
-    """Newton with steps halved until the residual falls: slower, and converges from further."""
+    """Newton with steps halved until the residual falls: slower, and converges from further.
+
+    Where none halved less than `max_halvings` times is better it gives up: most likely the residual
+    is at its least, above zero. Of projections that end so, few would have got further with more.
+    """
 
     max_iterations: int = eqx.field(static=True, default=20)
-    max_halvings: int = eqx.field(static=True, default=10)
+    max_halvings: int = eqx.field(static=True, default=6)
 
     def solve(self, target, older, u, tolerance, weights=1.0):  # noqa: D102
         def change(u, c, last):
@@ -190,8 +248,10 @@ class NewtonLineSearch(AbstractSolver):
                 return 0.5 * step, halvings + 1
 
             # At convergence rounding decides whether the residual falls: take the step as it is.
-            halvings = jnp.where(size < tolerance.residual * target.scale, self.max_halvings, 0)
-            return jax.lax.while_loop(too_long, halve, (full, halvings))[0]
+            halvings = jnp.where(size < tolerance.residual * target.scale, self.max_halvings + 1, 0)
+            step, halvings = jax.lax.while_loop(too_long, halve, (full, halvings))
+            # A step that is no number ends the iteration.
+            return jnp.where(halvings == self.max_halvings, jnp.nan, step)
 
         return _iterate(target, change, u, tolerance, self.max_iterations, is_dear=True)
 
@@ -241,6 +301,18 @@ class _Iterate(NamedTuple):
     is_done: Bool[Array, ""]
     is_hopeless: Bool[Array, ""]
 
+    @property
+    def goes_on(self) -> Bool[Array, ""]:
+        """Whether it may still get there."""
+        return ~(self.is_done | self.is_hopeless)
+
+
+def _judged(tolerance: Tolerance, bounds: Bounds, u, c, step, iterations) -> _Iterate:
+    error = bounds.error(c, step)
+    # Written so that NaN is hopeless too.
+    hopeless = ~(error < _HOPELESS / tolerance.residual)
+    return _Iterate(u, step, error, iterations, bounds.is_met(error, u - step), hopeless)
+
 
 def _iterate(
     target: AbstractTarget,
@@ -260,15 +332,10 @@ def _iterate(
 
     def at(u, iterations, last=None) -> _Iterate:
         c = target.residual(u)
-        step = change(u, c, last)
-        error = bounds.error(c, step)
-        done = bounds.is_met(error, u - step)
-        # Written so that NaN is hopeless too.
-        hopeless = ~(error < _HOPELESS / tolerance.residual)
-        return _Iterate(u, step, error, iterations, done, hopeless)
+        return _judged(tolerance, bounds, u, c, change(u, c, last), iterations)
 
     def unfinished(last: _Iterate):
-        return ~(last.is_done | last.is_hopeless) & (last.iterations < max_iterations)
+        return last.goes_on & (last.iterations < max_iterations)
 
     def body(last: _Iterate):
         now = at(last.u - last.step, last.iterations + 1, last.step)
@@ -284,10 +351,11 @@ def _iterate(
     else:
         start = at(u, jnp.zeros((), int))
     end = jax.lax.while_loop(unfinished, body, start)
-    return _ended(start, end, end.u - end.step)
+    return _ended(start, end)
 
 
-def _ended(start: "_Iterate | _Learnt", end: "_Iterate | _Learnt", converged_to) -> Projection:
+def _ended(start: _Iterate, end: _Iterate) -> Projection:
     """The last step is made if it is small; a way that led nowhere better is forgotten."""
     best = jnp.where(end.error < start.error, end.u, start.u)
-    return Projection(jnp.where(end.is_done, converged_to, best), end.is_done, end.iterations)
+    u = jnp.where(end.is_done, end.u - end.step, best)
+    return Projection(u, end.is_done, end.iterations)

@@ -84,9 +84,9 @@ class Blocks(AbstractUncoupled[BlockDiagonal]):
     rows: Indices = eqx.field(static=True)
     num_constraints: int = eqx.field(static=True)
 
-    def chains_together(self, num_chains):  # noqa: D102
-        is_small = self.rows.shape[1] <= small.LARGEST
-        return super().chains_together(num_chains) if is_small else 1
+    @property
+    def _has_small_factors(self):
+        return super()._has_small_factors and self.rows.shape[1] <= small.LARGEST
 
     def pieces(self, constraint, u):
         """Tangents for the shared inputs; for blocks, of either side the shorter one."""

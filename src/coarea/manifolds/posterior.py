@@ -53,6 +53,10 @@ class Posterior(AbstractTarget):
     def is_cheap(self):  # noqa: D102
         return self.shape.is_cheap
 
+    @property
+    def is_light(self):  # noqa: D102
+        return self.shape.is_light
+
     def chains_together(self, num_chains):  # noqa: D102
         return self.shape.chains_together(num_chains)
 

@@ -192,9 +192,18 @@ class AbstractSplit(AbstractShape[SplitLinearisation[F]], Generic[F]):
         It is (C⁻ᵀ − Xᵀ Wᵀ) Q, or ((BBᵀ)⁻¹ − Xᵀ Y) B.
         """
 
+    @property
+    def _has_small_factors(self) -> bool:
+        """Whether none of LAPACK's is needed."""
+        return len(self.shared_inputs) <= small.LARGEST
+
+    @property
+    def is_light(self):  # noqa: D102
+        return self.is_cheap and self._has_small_factors
+
     def chains_together(self, num_chains):
         """Several, while small matrices are factored without LAPACK."""
-        return min(8, -(-num_chains // 2)) if len(self.shared_inputs) <= small.LARGEST else 1
+        return min(8, -(-num_chains // 2)) if self._has_small_factors else 1
 
     def linearise(self, constraint, u):  # noqa: D102
         return self._factored(u, *self.pieces(constraint, u))

@@ -69,6 +69,11 @@ class AbstractShape(eqx.Module, Generic[L]):
 
     is_cheap: ClassVar[bool]  # whether a linearisation costs little more than the residual
 
+    @property
+    def is_light(self) -> bool:
+        """Whether it takes so few derivatives that a solver may well make one in each iteration."""
+        return False
+
     @abstractmethod
     def chains_together(self, num_chains: int) -> int:
         """How many of the chains are best run as one vectorised group on a CPU.
@@ -146,6 +151,11 @@ class AbstractTarget(eqx.Module):
     @abstractmethod
     def is_cheap(self) -> bool:
         """Whether a linearisation costs little more than the residual."""
+
+    @property
+    def is_light(self) -> bool:
+        """Whether it takes so few derivatives that a solver may well make one in each iteration."""
+        return False
 
     @property
     def is_sequential(self) -> bool:
