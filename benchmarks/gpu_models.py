@@ -4,7 +4,7 @@ import jax
 
 import coarea as co
 from benchmarks.gpu import HEADING, table
-from benchmarks.harness import Report
+from benchmarks.harness import Report, bars
 from coarea.experiments import fitzhugh_nagumo
 
 ABOUT = """
@@ -47,5 +47,6 @@ def pose():
 
 
 def run() -> Report:
-    lines, _, numbers = table(cases())
-    return Report("Larger models on a GPU", ABOUT, [(HEADING, lines)], numbers)
+    lines, rates, numbers = table(cases())
+    figure = bars({f"{name}, {at[0]} chains": at[1] for name, (at,) in rates.items()})
+    return Report("Larger models on a GPU", ABOUT, [(HEADING, lines)], numbers, figure)

@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 
-from benchmarks.harness import Report
+from benchmarks.harness import Report, bars
 
 ABOUT = """
 Seconds of fresh processes, the median of three: importing JAX, importing coarea (which imports JAX), and `co.condition` and `co.sample` on
@@ -65,4 +65,5 @@ def run() -> Report:
             [f"first draw, {name}, with a cache", f"{warm:.1f}"],
         ]
         numbers |= {f"first draw, {name}": cold, f"first draw, {name}, cached": warm}
-    return Report("Start-up", ABOUT, [(["", "s"], lines)], numbers)
+    figure = bars({name: float(s) for name, s in lines}, "s")
+    return Report("Start-up", ABOUT, [(["", "s"], lines)], numbers, figure)

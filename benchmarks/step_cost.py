@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import coarea as co
-from benchmarks.harness import Report
+from benchmarks.harness import Report, bars
 from benchmarks.lotka_volterra import log_density
 from coarea.dynamics import Rattle
 from coarea.experiments import lotka_volterra
@@ -93,7 +93,7 @@ def run() -> Report:
     model = lotka_volterra.markov_generator()
     loops = Loops(co.condition(model, {"y": y}), y, 1.5)
     chart = co.condition(model, {"y": y}, structure="chart")
-    lines, numbers = [], {}
+    lines, numbers, times = [], {}, {}
     for chains in (1, 8):
         u = jnp.asarray(co.find_start(loops.target, jax.random.key(0), chains))
         keys = jax.random.split(jax.random.key(1), (chains, REPEATS))
@@ -128,6 +128,12 @@ def run() -> Report:
             "gradient by plain jit": plain,
             "gradient": gradient,
         }
+        times |= {
+            f"coarea, a step, {chains}": step,
+            f"coarea, in coordinates, {chains}": chart_step,
+            f"value and gradient by plain jax.jit, {chains}": plain,
+            f"the same compiled as the steps are, {chains}": gradient,
+        }
     heading = [
         "chains together",
         "a step, µs",
@@ -139,4 +145,5 @@ def run() -> Report:
         "ratio of the step",
         "of that in coordinates",
     ]
-    return Report("A step beside a gradient", ABOUT, [(heading, lines)], numbers)
+    figure = bars(times, "µs (the last number: chains)")
+    return Report("A step beside a gradient", ABOUT, [(heading, lines)], numbers, figure)

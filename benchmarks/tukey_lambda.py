@@ -1,7 +1,7 @@
 """A distribution known by its quantiles alone."""
 
 import coarea as co
-from benchmarks.harness import Report, against, measured, numbers_of
+from benchmarks.harness import Report, against, bars, measured, numbers_of
 from benchmarks.peers import ours
 from coarea.experiments.tukey_lambda import dataset, generator, log_likelihood
 from coarea.experiments.tukey_lambda_study import NAMES, reported
@@ -45,4 +45,7 @@ def run() -> Report:
         peer: measured(inverted),
         "ABC-HMC, ε = 0.25": measured(softened),
     }
-    return Report("Generalised Tukey lambda", ABOUT, [against(rows, [peer])], numbers_of(rows))
+    figure = bars({name: row.rate for name, row in rows.items()})
+    return Report(
+        "Generalised Tukey lambda", ABOUT, [against(rows, [peer])], numbers_of(rows), figure
+    )
