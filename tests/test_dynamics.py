@@ -228,15 +228,15 @@ def test_chains_that_a_solver_left_go_on_as_if_alone(posterior, start, kind):
     np.testing.assert_allclose(together.u, alone.u, atol=1e-12)
 
 
+@pytest.mark.parametrize("solvers", [(Secant(8), Broyden()), (Secant(8), NewtonLineSearch())])
 @pytest.mark.parametrize("size", [0.2, 0.5])
-def test_hundreds_of_chains_end_where_each_would_alone(posterior, start, size):
+def test_hundreds_of_chains_end_where_each_would_alone(posterior, start, solvers, size):
     """Few iterations are made by all of them, more by those that need more: a part, or most."""
     older = posterior.linearise(start)
     moves = size * jax.random.normal(jax.random.key(4), (300, start.size))
 
     def projected(move):
         ahead = start + older.project(move)
-        solvers = (Secant(8), Broyden(), NewtonLineSearch())
         return project_onto(solvers, posterior, older, ahead, Tolerance.following(1e-9))
 
     together = jax.jit(jax.vmap(projected))(moves)

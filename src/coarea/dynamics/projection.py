@@ -22,8 +22,8 @@ from coarea.dynamics.tolerance import Tolerance, position_size
 from coarea.manifolds import AbstractTarget
 from coarea.manifolds.target import AbstractLinearisation
 
-# A solver that no more than this part of all chains need is tried by these alone, of which this
-# part goes on together, or so many.
+# A solver that no more than this part of all chains need is tried by these alone, of which a
+# smaller part goes on together, or so many.
 _MOST = 4
 _SHARE = 16
 _FEW = 8
@@ -55,7 +55,7 @@ def project_onto(
     problem = _Problem(target, older, replace(tolerance, goal=goal), weights)
     *stages, last = (_Stage(solver) for solver in solvers)
     first, *later = *stages, last._replace(is_last=True)
-    projection = _by_all(first, problem, u)
+    projection = _by_all(first, problem, u, goes_on=not (later and later[0].solver.learns))
     if later:
         projection = projection._replace(converged=projection.converged | idle)
         projection = _where_needed(tuple(later), problem, projection)
@@ -96,8 +96,12 @@ class _Stage(NamedTuple):
         return jax.tree.map(lambda a, b: jnp.where(earlier.converged, a, b), earlier, later)
 
 
-def _by_all(stage: _Stage, problem: _Problem, u: Float[Array, " M"]) -> Projection:
-    """The first solver's answer."""
+def _by_all(stage: _Stage, problem: _Problem, u: Float[Array, " M"], goes_on: bool) -> Projection:
+    """The first solver's answer.
+
+    Of very many chains most need few of its iterations. With the others it `goes_on`, or leaves
+    them to the next solver.
+    """
     arrays, rest = eqx.partition(problem, eqx.is_array)
 
     @custom_vmap
@@ -107,10 +111,13 @@ def _by_all(stage: _Stage, problem: _Problem, u: Float[Array, " M"]) -> Projecti
     @solve.def_vmap
     def _(num_chains, is_batched, arrays, u):
         def one(arrays, u):
-            return stage.of(num_chains).solve(eqx.combine(arrays, rest), u)
+            return shorter.solve(eqx.combine(arrays, rest), u)
 
+        shorter = stage.of(num_chains)
         axes = jax.tree.map(lambda yes: 0 if yes else None, is_batched)
         found = jax.vmap(one, in_axes=axes, axis_size=num_chains)(arrays, u)
+        if goes_on and shorter != stage:
+            found = _by_those_in_need(stage, arrays, rest, is_batched[0], found, _MOST)
         return found, jax.tree.map(lambda _: True, found)
 
     return solve(arrays, u)
@@ -152,14 +159,16 @@ def _where_needed(stages: tuple[_Stage, ...], problem: _Problem, earlier: Projec
     return needed(arrays, earlier)
 
 
-def _by_those_in_need(stage: _Stage, arrays, rest, is_batched, earlier: Projection) -> Projection:
+def _by_those_in_need(
+    stage: _Stage, arrays, rest, is_batched, earlier: Projection, share: int = _SHARE
+) -> Projection:
     """One solver's answer for several chains where the earlier one did not converge."""
     num_chains = earlier.converged.size
     axes = jax.tree.map(lambda yes: 0 if yes else None, is_batched)
     go_on = jax.vmap(
         lambda arrays, earlier: stage.go_on(eqx.combine(arrays, rest), earlier), in_axes=(axes, 0)
     )
-    few = max(_FEW, num_chains // _SHARE)
+    few = max(_FEW, num_chains // share)
 
     def all_together(found):
         def go(carry):

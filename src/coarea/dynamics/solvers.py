@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, Self, TypeAlias
+from typing import ClassVar, NamedTuple, Self, TypeAlias
 
 import equinox as eqx
 import jax
@@ -48,6 +48,8 @@ class Projection(NamedTuple):
 
 class AbstractSolver(eqx.Module):
     """One way to solve for λ."""
+
+    learns: ClassVar[bool] = False  # whether it does better the further it goes, at no derivative
 
     @abstractmethod
     def solve(
@@ -116,6 +118,7 @@ class Broyden(AbstractSolver):
     converges faster than linearly, and where steps are so long that quasi-Newton does not.
     """
 
+    learns: ClassVar[bool] = True
     max_iterations: int = eqx.field(static=True, default=25)
 
     def for_many(self):  # noqa: D102
