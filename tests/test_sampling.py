@@ -1,6 +1,7 @@
 """Running chains: reproducible, interruptible, distinct, and in ArviZ's layout."""
 
 import itertools
+import re
 import signal
 import sys
 import threading
@@ -13,8 +14,11 @@ import pytest
 
 import coarea as co
 from coarea.dynamics import Rattle, Straight
+from coarea.dynamics.tolerance import Tolerance
 from coarea.errors import SamplingWarning
 from coarea.sampling import chains, run
+from coarea.sampling.approach import _approach
+from coarea.sampling.sample import _together
 
 # What is kept is part of what is compiled, and so decides about last bits.
 OPTIONS = {"draws": 60, "warmup": 40, "chains": 3, "keep": "inputs"}
@@ -122,6 +126,31 @@ def test_warm_up_reaches_the_wanted_acceptance():
     posterior = co.condition(model, {"y": 1.0})
     result = co.sample(posterior, draws=1000, warmup=500, chains=2, kernel=kernel)
     assert abs(float(result.sample_stats["acceptance_rate"].mean()) - 0.7) < 0.08
+
+
+@pytest.mark.parametrize("structure", ["dense", "auto"])
+def test_no_batches_of_matrices_are_factored_on_a_cpu(structure, x64):
+    """Two calls of LAPACK for batches, in one program, can wait for each other for ever."""
+    A = np.random.default_rng(0).normal(size=(40, 20))
+    model = co.Generator(lambda u: {"y": jnp.tanh(A @ u["v"]) + 0.1 * u["n"]}, {"v": 20, "n": 40})
+    target = co.condition(model, {"y": np.zeros(40)}, structure=structure)
+    u = jnp.zeros((16, 60))
+    lowered = jax.jit(lambda u: _approach(target, u, Tolerance.following(1e-9))).lower(u)
+    calls = [line for line in lowered.as_text().splitlines() if "lapack" in line]
+    assert calls
+    assert not [line for line in calls if re.search(r"tensor<\d+x\d+x\d+xf64>", line)]
+
+
+@pytest.mark.parametrize(("root", "together"), [(jnp.linalg.cholesky, 1), (jnp.sqrt, 4)])
+def test_a_model_that_factors_matrices_is_not_vectorised(root, together, x64):
+    model = co.Markov(
+        shared={"z": ()},
+        noise=2,
+        steps=5,
+        initial=lambda s, n: jnp.zeros(2),
+        step=lambda s, x, n, t: 0.5 * x + root(jnp.eye(2) + 0.1 * s["z"] ** 2) @ n,
+    )
+    assert _together(co.condition(model, {"y": np.full((5, 2), 0.3)}), 8) == together
 
 
 def test_other_data_of_the_same_shape_compile_nothing_new(posterior):

@@ -42,6 +42,13 @@ _MAY_BE_LARGE = frozenset(
     reshape scan scatter squeeze while xla_metadata_value
     """.split()  # noqa: SIM905
 )
+# LAPACK's on a CPU.
+_FACTORISATIONS = frozenset(
+    """
+    cholesky eig eigh geqrf hessenberg householder_product lu qr schur svd triangular_solve
+    tridiagonal tridiagonal_solve
+    """.split()  # noqa: SIM905
+)
 # Larger arrays are better off in loops of their own, and larger products in a library.
 _MOST_BYTES = 2**16
 _MOST_PRODUCTS = 2**15
@@ -89,6 +96,27 @@ def inner_jaxprs(equation) -> list[core.Jaxpr]:
     leaves = jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: isinstance(x, kinds))
     found = [x for x in leaves if isinstance(x, kinds)]
     return [x.jaxpr if isinstance(x, core.ClosedJaxpr) else x for x in found]
+
+
+def calls_lapack(function: Callable, *example: Any) -> bool:
+    """Whether a function factors matrices, for which a CPU calls LAPACK.
+
+    Of a batch JAX makes tasks for its threads, and waits for them on one of these: calls for two
+    batches that find no other thread wait for ever, be they in one program or in two.
+    """
+    jaxpr = jax.make_jaxpr(function)(*example).jaxpr
+    return any(equation.primitive.name in _FACTORISATIONS for equation in equations(jaxpr))
+
+
+def in_turn_on_a_cpu(function: Callable) -> Callable:
+    """`vmap`, but on a CPU one after the other, as what calls LAPACK must be."""
+
+    def mapped(rows):
+        return jax.lax.platform_dependent(
+            rows, cpu=lambda rows: jax.lax.map(function, rows), default=jax.vmap(function)
+        )
+
+    return mapped
 
 
 def _of_routine(x: Array) -> Any:

@@ -10,8 +10,8 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from coarea.manifolds.validation import primitives
 from coarea.precision import computing_in
+from coarea.routines import calls_lapack, in_turn_on_a_cpu
 from coarea.sampling.run import num_cores
 from coarea.sampling.settings import one_blas_thread
 
@@ -26,33 +26,9 @@ def batch_size(num_inputs: int) -> int:
     return max(1, min(4096, _NUMBERS // num_inputs))
 
 
-# Factorisations: LAPACK's on a CPU.
-_FACTORISATIONS = {
-    "cholesky",
-    "eig",
-    "eigh",
-    "geqrf",
-    "hessenberg",
-    "householder_product",
-    "lu",
-    "qr",
-    "schur",
-    "svd",
-    "triangular_solve",
-    "tridiagonal",
-    "tridiagonal_solve",
-}
-
-
-def calls_lapack(function: Callable, *example: Any) -> bool:
-    """Whether a function factors matrices, which batches of in two threads can deadlock."""
-    jaxpr = jax.make_jaxpr(function)(*example).jaxpr
-    return not _FACTORISATIONS.isdisjoint(primitives(jaxpr))
-
-
 @eqx.filter_jit
-def _vectorised(function, rows):
-    return jax.vmap(function)(rows)
+def _mapped(function, rows, calls_lapack: bool):
+    return in_turn_on_a_cpu(function)(rows) if calls_lapack else jax.vmap(function)(rows)
 
 
 def map_batches(
@@ -70,7 +46,8 @@ def map_batches(
     """
     count = jax.tree.leaves(rows)[0].shape[0]
     first_row = jax.tree.map(lambda x: x[0], rows)
-    threads = 1 if calls_lapack(function, first_row) else num_cores()
+    with_lapack = calls_lapack(function, first_row)
+    threads = 1 if with_lapack else num_cores()
     kept = []
 
     def work(first):
@@ -79,7 +56,7 @@ def map_batches(
         which = np.minimum(np.arange(first, first + batch), count - 1)
         part = jax.tree.map(lambda x: x[which], rows)
         with computing_in("float64"):
-            found = _vectorised(function, part)
+            found = _mapped(function, part, with_lapack)
         return jax.tree.map(lambda x: np.asarray(x)[: end - first], found)
 
     done = 0

@@ -12,8 +12,8 @@ import jax
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Key
 
-from coarea.approximate.batches import calls_lapack
 from coarea.errors import SettingError
+from coarea.routines import calls_lapack
 from coarea.sampling.chains import AbstractProgram, Block, for_each_chain, longest_block
 from coarea.sampling.places import Devices, places_for
 from coarea.sampling.progress import Display

@@ -8,7 +8,7 @@ from jax.extend import core
 
 from coarea.errors import ModelError, PrecisionError
 from coarea.manifolds.target import AbstractTarget
-from coarea.routines import equations, inner_jaxprs
+from coarea.routines import inner_jaxprs
 
 
 def check_derivatives(target: AbstractTarget, source: str) -> None:
@@ -50,8 +50,3 @@ def _casts(jaxpr: core.Jaxpr):
                 yield new
         for inner in inner_jaxprs(equation):
             yield from _casts(inner)
-
-
-def primitives(jaxpr: core.Jaxpr) -> set[str]:
-    """The names of all operations, inner ones included."""
-    return {equation.primitive.name for equation in equations(jaxpr)}

@@ -19,6 +19,7 @@ from coarea.dynamics.tolerance import Tolerance
 from coarea.manifolds import AbstractTarget
 from coarea.manifolds.dense import Dense
 from coarea.programs import runs_once
+from coarea.routines import calls_lapack, in_turn_on_a_cpu
 
 _MAX_LINEARISATIONS = 500
 # Gauss–Newton iterations for several constraints, which else are halved; for one there is no less.
@@ -67,7 +68,12 @@ class _Progress(NamedTuple):
 def _approach(target: AbstractTarget, u: Float[Array, "chains M"], tolerance: Tolerance) -> Start:
     """From each point to the manifold."""
     approach = _approach_at_once if target.is_cheap else _approach_in_turn
-    return jax.vmap(lambda u: approach(target, u, tolerance))(u)
+
+    def one(u):
+        return approach(target, u, tolerance)
+
+    in_turn = not target.is_light or calls_lapack(lambda u: target.residual(u), u[0])
+    return (in_turn_on_a_cpu if in_turn else jax.vmap)(one)(u)
 
 
 # Where linearising is dear, loops of it are worth compiling well.

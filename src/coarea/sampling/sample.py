@@ -15,6 +15,7 @@ from coarea.kernels import NUTS
 from coarea.kernels.kernel import AbstractKernel
 from coarea.manifolds import AbstractTarget
 from coarea.precision import Precision, computing_in
+from coarea.routines import calls_lapack
 from coarea.sampling.approach import improve
 from coarea.sampling.chains import longest_block
 from coarea.sampling.places import Devices, places_for
@@ -79,7 +80,8 @@ def sample(
     _check(target, draws, warmup, chains, seed, kernel, start, keep)
     with computing_in(precision):
         size = _kept_size(target, keep)
-    places = places_for(chains, target.chains_together(chains), devices)
+        together = _together(target, chains)
+    places = places_for(chains, together, devices)
     began = time.perf_counter()
     with (
         computing_in(precision),
@@ -108,9 +110,16 @@ def sample(
     return result
 
 
+def _together(target: AbstractTarget, chains: int) -> int:
+    """How many of them are to be vectorised on a CPU: none where a model calls LAPACK."""
+    together = target.chains_together(chains)
+    u = jax.ShapeDtypeStruct((target.num_inputs,), float)
+    return 1 if together > 1 and calls_lapack(lambda u: target.residual(u), u) else together
+
+
 def _is_small(target: AbstractTarget) -> bool:
     """Whether what takes time may be less the computations than that there are so many."""
-    is_plain = target.is_cheap and not target.is_sequential
+    is_plain = (target.is_cheap or target.is_light) and not target.is_sequential
     return is_plain and target.ambient.num_inputs <= _MOST_INPUTS
 
 
