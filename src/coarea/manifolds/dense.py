@@ -6,7 +6,6 @@ from typing import ClassVar, Literal
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from coarea.manifolds import small, triangles
@@ -25,10 +24,10 @@ class DenseLinearisation(AbstractLinearisation):
     Q: Float[Array, "N M"]
 
     def apply(self, p):  # noqa: D102
-        return solve_triangular(self.C_inverse, self.Q @ p, lower=True)
+        return small.solve_lower(self.C_inverse, (self.Q @ p)[:, None])[:, 0]
 
     def apply_transpose(self, lam):  # noqa: D102
-        return solve_triangular(self.C_inverse, lam, lower=True, trans="T") @ self.Q
+        return small.solve_lower_transpose(self.C_inverse, lam[:, None])[:, 0] @ self.Q
 
     def solve_gram(self, b):  # noqa: D102
         return (self.C_inverse @ b) @ self.C_inverse
@@ -37,7 +36,8 @@ class DenseLinearisation(AbstractLinearisation):
         return (self.C_inverse @ b) @ self.Q
 
     def solve_newton(self, older, b):  # noqa: D102
-        return jnp.linalg.solve(self.Q @ older.Q.T, self.C_inverse @ b) @ older.C_inverse
+        solved = small.solve(self.Q @ older.Q.T, (self.C_inverse @ b)[:, None])[:, 0]
+        return solved @ older.C_inverse
 
     def project(self, p):  # noqa: D102
         return p - (self.Q @ p) @ self.Q
@@ -51,18 +51,25 @@ class Dense(AbstractShape[DenseLinearisation]):
 
     is_cheap: ClassVar[bool] = False
     mode: Literal["forward", "reverse"] = eqx.field(static=True)
+    has_few_rows: bool = eqx.field(static=True, default=False)
+
+    @property
+    def is_light(self):  # noqa: D102
+        return self.has_few_rows
 
     def chains_together(self, num_chains):
         """One: on the CPU, XLA's batched products and factors take longer than the same in turn.
 
-        Also, jaxlib's batched LU can deadlock when two threads call it at once.
+        Also, jaxlib's batched LU can deadlock when two threads call it at once, and where nothing
+        is known of a model it may be one that factors matrices itself.
         """
         return 1
 
     @classmethod
     def for_size(cls, num_constraints: int, num_inputs: int) -> "Dense":
         """The cheaper mode: a cotangent costs about twice a tangent, and holds on to memory."""
-        return cls("forward" if num_inputs <= 2 * num_constraints else "reverse")
+        mode = "forward" if num_inputs <= 2 * num_constraints else "reverse"
+        return cls(mode, num_constraints <= small.LARGEST)
 
     def linearise(self, constraint, u):  # noqa: D102
         return _factored(self.jacobian(constraint)(u))
@@ -95,8 +102,10 @@ class Dense(AbstractShape[DenseLinearisation]):
 
 
 def _factored(J) -> DenseLinearisation:
-    # LAPACK looks at the lower half alone.
-    C_inverse = small.inverse_of_lower(
-        jax.lax.linalg.cholesky(triangles.gram(J), symmetrize_input=False)
-    )
+    if len(J) <= small.LARGEST:
+        C_inverse = small.inverse_of_cholesky(J @ J.T)
+    else:
+        # LAPACK looks at the lower half alone.
+        C = jax.lax.linalg.cholesky(triangles.gram(J), symmetrize_input=False)
+        C_inverse = small.inverse_of_lower(C)
     return DenseLinearisation(C_inverse, triangles.lower_times(C_inverse, J))
