@@ -1,8 +1,8 @@
 """Double precision by context: the process-wide flag is never touched."""
 
 import functools
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Literal, ParamSpec, TypeVar
 
 import jax
@@ -16,11 +16,16 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def computing_in(precision: Precision) -> AbstractContextManager:
+@contextmanager
+def computing_in(precision: Precision) -> Iterator[None]:
     """A context in which JAX computes with `precision`. It holds for the entering thread only."""
     if precision not in ("float64", "float32"):
         raise SettingError(f"precision={precision!r}: choose 'float64' or 'float32'.")
-    return jax.enable_x64(precision == "float64")
+    with jax.enable_x64(precision == "float64"), ExitStack() as more:
+        if precision == "float32":
+            # By default accelerators multiply such numbers to three digits.
+            more.enter_context(jax.default_matmul_precision("highest"))
+        yield
 
 
 def in_float64(function: Callable[P, T]) -> Callable[P, T]:
