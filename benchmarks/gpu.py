@@ -60,7 +60,10 @@ def elements(posterior, names):
 
 
 def least_seconds(target, kernel, chains, steps, precision) -> float:
-    """In which the card could make so many steps of each chain, were traffic or arithmetic all."""
+    """In which the card could make so many steps of each chain, were traffic or arithmetic all.
+
+    XLA counts what is in a loop once; of simulators with long ones, traffic is the limit anyway.
+    """
     with computing_in(precision):
         u = jax.ShapeDtypeStruct((target.num_inputs,), float)
         state = jax.eval_shape(lambda u: kernel.init(target, u), u)

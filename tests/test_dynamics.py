@@ -247,6 +247,55 @@ def test_hundreds_of_chains_end_where_each_would_alone(posterior, start, solvers
     np.testing.assert_allclose(together.u, alone.u, atol=1e-7)
 
 
+def test_of_hundreds_of_chains_none_depends_on_others(x64):
+    """Steps so long that some fail, by solvers that are left sooner; some chains are idle."""
+    ellipse = co.Manifold(
+        lambda x: x[0] ** 2 / 9.0 + x[1] ** 2 - 1.0,
+        lambda x: jnp.zeros(()),
+        point=np.array([3.0, 0.0]),
+    )
+    start = jnp.array([3 * np.cos(1.0), np.sin(1.0)])
+    older = ellipse.linearise(start)
+    moves = 1.5 * jax.random.normal(jax.random.key(4), (300, 2))
+    idle = jnp.arange(300) % 7 == 0
+    solvers = (Secant(8), Broyden(), NewtonLineSearch())
+
+    @jax.jit
+    @jax.vmap
+    def projected(move, idle):
+        ahead = start + older.project(move)
+        tolerance = Tolerance.following(1e-9)
+        return project_onto(solvers, ellipse, older, ahead, tolerance, idle=idle)
+
+    def agree(some, others):
+        np.testing.assert_array_equal(some.converged, others.converged)
+        is_well = np.asarray(some.converged)
+        np.testing.assert_allclose(some.u[is_well], others.u[is_well], atol=1e-7)
+
+    found = projected(moves, idle)
+    assert not jnp.any(found.converged & idle)
+    assert 0.1 < jnp.mean(found.converged[~idle]) < 0.9
+    assert jnp.max(jax.vmap(ellipse.constraint_error)(found.u[found.converged])) < 1e-8
+    order = jax.random.permutation(jax.random.key(5), 300)
+    agree(projected(moves[order], idle[order]), jax.tree.map(lambda x: x[order], found))
+    # With so few that need more than the first solver, these go on by themselves.
+    few = jnp.arange(300) < 30
+    alone = projected(jnp.where(few[:, None], moves, 0.0), idle)
+    agree(*(jax.tree.map(lambda x: x[:30], one) for one in (alone, found)))
+
+
+def test_a_search_that_is_stuck_ends_where_it_got_to(x64):
+    """The residual x² + 1 is least, and not zero, at 0."""
+    bowl = co.Manifold(
+        lambda x: x[0] ** 2 + 1.0 - 0 * x[1], lambda x: 0.0 * x[0], point=np.array([3.0, 0.0])
+    )
+    older = bowl.linearise(jnp.array([1.0, 0.0]))
+    end = NewtonLineSearch(50).solve(bowl, older, jnp.array([3.0, 0.0]), Tolerance.following(1e-9))
+    assert not end.converged
+    assert end.iterations < 20
+    assert abs(end.u[0]) < 0.5
+
+
 def test_the_way_back_is_followed_no_further_than_needed(posterior, start):
     older = posterior.linearise(start)
     ahead = start + older.project(0.3 * jnp.ones(start.size))

@@ -96,8 +96,9 @@ class Whole(Rattle):
         return super()._move(target, flow, state, tau)
 
 
+@pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("solvers", [None, (Secant(8), Newton())])
-def test_to_see_where_the_way_back_leads_is_as_good_as_to_follow_it(solvers, x64):
+def test_to_see_where_the_way_back_leads_is_as_good_as_to_follow_it(solvers, together, x64):
     """On the same ellipse, where many a projection fails or lands elsewhere, no step differs."""
     ellipse = co.Manifold(
         lambda x: x[0] ** 2 / 9.0 + x[1] ** 2 - 1.0,
@@ -112,7 +113,8 @@ def test_to_see_where_the_way_back_leads_is_as_good_as_to_follow_it(solvers, x64
             return integrator.step(ellipse, integrator.refresh(key, at), jnp.asarray(2.0))
 
         keys = jax.random.split(jax.random.key(0), 20_000)
-        return jax.jit(lambda keys: jax.lax.map(one, keys))(keys)
+        mapped = jax.vmap(one) if together else lambda keys: jax.lax.map(one, keys)
+        return jax.jit(mapped)(keys)
 
     shorter, whole = a_step_by(Rattle(solvers)), a_step_by(Whole(solvers))
     assert shorter.non_reversible_step.mean() > 0.01 < shorter.convergence_error.mean()

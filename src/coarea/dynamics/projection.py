@@ -1,11 +1,13 @@
 """Projection onto the manifold by several solvers in turn.
 
 The first starts from λ = 0, each later one from where the one before left off: all of it is a
-deterministic function of the point that was left and of ũ, which the reverse check relies on.
+deterministic function of the point that was left and of ũ, which the reverse check relies on, and
+of how many chains run together, which is the same there and back.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,17 +20,17 @@ from coarea.dynamics.solvers import (
     Projection,
     Weights,
 )
-from coarea.dynamics.tolerance import Tolerance, position_size
+from coarea.dynamics.tolerance import Tolerance
 from coarea.manifolds import AbstractTarget
 from coarea.manifolds.target import AbstractLinearisation
 
-# A solver that no more than this part of all chains need is tried by these alone, of which a
-# smaller part goes on together, or so many.
-_MOST = 4
-_SHARE = 16
-_FEW = 8
+# A solver that more than this part of all chains need is tried by all of them together; if they are
+# fewer, by this part of all at a time, or by so many.
+_MANY_NEED_IT = 1 / 4
+_AT_A_TIME = 1 / 16
+_FEWEST_AT_A_TIME = 8
 # So many chains or more that run in step leave a solver sooner, if another comes after it.
-_MANY = 256
+_MANY_CHAINS = 256
 
 
 # A step projects forward and back: as a program of its own this is traced once.
@@ -50,16 +52,12 @@ def project_onto(
     gives up is how a step fails, and must fail in either direction.
     One that is `idle`, having failed before, is not tried again, and has not converged.
     """
-    if tolerance.size is None:
-        tolerance = replace(tolerance, size=position_size(target, u))
-    problem = _Problem(target, older, replace(tolerance, goal=goal), weights)
+    problem = _Problem(target, older, replace(tolerance.sized(target, u), goal=goal), weights)
     *stages, last = (_Stage(solver) for solver in solvers)
-    first, *later = *stages, last._replace(is_last=True)
-    projection = _by_all(first, problem, u, goes_on=not (later and later[0].solver.learns))
-    if later:
-        projection = projection._replace(converged=projection.converged | idle)
-        projection = _where_needed(tuple(later), problem, projection)
-    return projection._replace(converged=projection.converged & ~jnp.asarray(idle))
+    stages = *stages, last._replace(is_last=True)
+    idle = jnp.asarray(idle)
+    found = _tried_in_turn(stages, problem, Projection(u, idle, jnp.zeros((), int)))
+    return found._replace(converged=found.converged & ~idle)
 
 
 class _Problem(NamedTuple):
@@ -70,124 +68,141 @@ class _Problem(NamedTuple):
 
 
 class _Stage(NamedTuple):
-    """One of several solvers. But the last may end as soon as it sees that it leads to a goal."""
+    """One of several solvers. All but the last may end when they see that they lead to a goal."""
 
     solver: AbstractSolver
     is_last: bool = False
+    at_a_time: float = _AT_A_TIME
 
-    def of(self, num_chains: int) -> "_Stage":
-        """For so many chains that run in step."""
-        if self.is_last or num_chains < _MANY:
-            return self
-        return self._replace(solver=self.solver.for_many())
-
-    def solve(self, problem: _Problem, u: Float[Array, " M"]) -> Projection:
+    def solve(self, problem: _Problem, earlier: Projection) -> Projection:
+        """From where an earlier one left off; anything where that has converged."""
         target, older, tolerance, weights = problem
         if self.is_last:
             tolerance = replace(tolerance, goal=None)
-        return self.solver.solve(target, older, u, tolerance, weights)
+        later = self.solver.solve(
+            target, older, earlier.u, tolerance, weights, idle=earlier.converged
+        )
+        return Projection(
+            later.u, earlier.converged | later.converged, earlier.iterations + later.iterations
+        )
 
-    def go_on(self, problem: _Problem, earlier: Projection) -> Projection:
-        """The answer where an earlier one did not converge, from where that left off."""
-        # Where it did there is nothing to solve: what is no number ends a solver at once, so that
-        # none that goes on beside it waits for it.
-        later = self.solve(problem, jnp.where(earlier.converged, jnp.nan, earlier.u))
-        later = later._replace(iterations=earlier.iterations + later.iterations)
+    def solve_where_needed(self, problem: _Problem, earlier: Projection) -> Projection:
+        """The same; what has converged stays as it is."""
+        later = self.solve(problem, earlier)
         return jax.tree.map(lambda a, b: jnp.where(earlier.converged, a, b), earlier, later)
 
 
-def _by_all(stage: _Stage, problem: _Problem, u: Float[Array, " M"], goes_on: bool) -> Projection:
-    """The first solver's answer.
+def _for_chains(stages: tuple[_Stage, ...], num_chains: int) -> tuple[_Stage, ...]:
+    """The same for so many chains that run in step.
 
-    Of very many chains most need few of its iterations. With the others it `goes_on`, or leaves
-    them to the next solver.
+    Of very many most need few iterations of the first solver. The others go on with it, unless the
+    next one does better at no more cost.
+    """
+    first, *later = stages
+    if num_chains < _MANY_CHAINS or not later:
+        return stages
+    shorter = first._replace(solver=first.solver.for_many())
+    again = () if later[0].solver.learns else (first._replace(at_a_time=_MANY_NEED_IT),)
+    between = (stage._replace(solver=stage.solver.for_many()) for stage in later[:-1])
+    return shorter, *again, *between, later[-1]
+
+
+def _tried_in_turn(stages: tuple[_Stage, ...], problem: _Problem, begun: Projection) -> Projection:
+    """What the solvers find. One that is not needed costs nothing.
+
+    Under `vmap` each is tried by the chains that need it, if they are few, a few at a time: of
+    thousands there are always some, and otherwise all would wait for what these do.
     """
     arrays, rest = eqx.partition(problem, eqx.is_array)
 
     @custom_vmap
-    def solve(arrays, u):
-        return stage.solve(eqx.combine(arrays, rest), u)
+    def tried(arrays, begun):
+        problem = eqx.combine(arrays, rest)
+        return _where_needed(stages[1:], problem, stages[0].solve(problem, begun))
 
-    @solve.def_vmap
-    def _(num_chains, is_batched, arrays, u):
-        def one(arrays, u):
-            return shorter.solve(eqx.combine(arrays, rest), u)
-
-        shorter = stage.of(num_chains)
-        axes = jax.tree.map(lambda yes: 0 if yes else None, is_batched)
-        found = jax.vmap(one, in_axes=axes, axis_size=num_chains)(arrays, u)
-        if goes_on and shorter != stage:
-            found = _by_those_in_need(stage, arrays, rest, is_batched[0], found, _MOST)
-        return found, jax.tree.map(lambda _: True, found)
-
-    return solve(arrays, u)
-
-
-def _where_needed(stages: tuple[_Stage, ...], problem: _Problem, earlier: Projection) -> Projection:
-    """The solvers' answer where the earlier one did not converge, from where that left off.
-
-    None costs nothing. Under `vmap` each is tried by the chains that need it, if they are few, a
-    few at a time: of thousands there are always some, and otherwise all would wait for what these
-    do. Where rounds are short and many, all make them together at no cost.
-    """
-    arrays, rest = eqx.partition(problem, eqx.is_array)
-
-    def if_needed(arrays, earlier):
-        def go(carry):
-            _, earlier = carry
-            problem = eqx.combine(arrays, rest)
-            later = stages[0].solve(problem, earlier.u)
-            later = later._replace(iterations=earlier.iterations + later.iterations)
-            later = _where_needed(stages[1:], problem, later) if stages[1:] else later
-            return jnp.asarray(False), later
-
-        return jax.lax.while_loop(lambda carry: carry[0], go, (~earlier.converged, earlier))[1]
-
-    needed = custom_vmap(if_needed)
-
-    @needed.def_vmap
-    def _(num_chains, is_batched, arrays, earlier):
+    @tried.def_vmap
+    def _(num_chains, is_batched, arrays, begun):
         found = jax.tree.map(
-            lambda x, yes: x if yes else jnp.broadcast_to(x, (num_chains, *x.shape)),
-            earlier,
+            lambda x, yes: x if yes else jnp.broadcast_to(x, (num_chains, *jnp.shape(x))),
+            begun,
             is_batched[1],
         )
-        for stage in stages:
-            found = _by_those_in_need(stage.of(num_chains), arrays, rest, is_batched[0], found)
+        first, *later = _for_chains(stages, num_chains)
+        together = _Together(arrays, is_batched[0], rest)
+        found = together.solve(first.solve, found)
+        for stage in later:
+            found = together.solve_where_needed(stage, found)
         return found, jax.tree.map(lambda _: True, found)
 
-    return needed(arrays, earlier)
+    return tried(arrays, begun)
 
 
-def _by_those_in_need(
-    stage: _Stage, arrays, rest, is_batched, earlier: Projection, share: int = _SHARE
-) -> Projection:
-    """One solver's answer for several chains where the earlier one did not converge."""
-    num_chains = earlier.converged.size
-    axes = jax.tree.map(lambda yes: 0 if yes else None, is_batched)
-    go_on = jax.vmap(
-        lambda arrays, earlier: stage.go_on(eqx.combine(arrays, rest), earlier), in_axes=(axes, 0)
-    )
-    few = max(_FEW, num_chains // share)
+def _where_needed(stages: tuple[_Stage, ...], problem: _Problem, found: Projection) -> Projection:
+    """The solvers' answer for one chain, if what was found has not converged."""
+    if not stages:
+        return found
 
-    def all_together(found):
+    def go(carry):
+        return jnp.asarray(False), _where_needed(
+            stages[1:], problem, stages[0].solve(problem, carry[1])
+        )
+
+    return jax.lax.while_loop(lambda carry: carry[0], go, (~found.converged, found))[1]
+
+
+class _Together(NamedTuple):
+    """The problems of several chains: arrays, which each chain has of its own, and the rest."""
+
+    arrays: Any
+    is_own: Any
+    rest: Any
+
+    def solve(self, solve: Callable, found: Projection) -> Projection:
+        axes = jax.tree.map(lambda yes: 0 if yes else None, self.is_own)
+        return jax.vmap(
+            lambda arrays, found: solve(eqx.combine(arrays, self.rest), found), in_axes=(axes, 0)
+        )(self.arrays, found)
+
+    def of(self, take: Callable) -> "_Together":
+        """Of some of the chains."""
+        own = jax.tree.map(lambda x, yes: take(x) if yes else x, self.arrays, self.is_own)
+        return self._replace(arrays=own)
+
+    def solve_where_needed(self, stage: _Stage, found: Projection) -> Projection:
+        """By all or by a few at a time, as so many need it. Where rounds are short, by all."""
+        num_chains = found.converged.size
+        few = max(_FEWEST_AT_A_TIME, int(num_chains * stage.at_a_time))
+        if few >= num_chains or self.rest.target.is_sequential:
+            return self._by_all(stage, found)
+        are_many = jnp.sum(~found.converged) > num_chains * _MANY_NEED_IT
+        return jax.lax.cond(
+            are_many,
+            lambda found: self._by_all(stage, found),
+            lambda found: self._by_few_at_a_time(stage, found, few),
+            found,
+        )
+
+    def _by_all(self, stage: _Stage, found: Projection) -> Projection:
         def go(carry):
-            return jnp.asarray(False), go_on(arrays, carry[1])
+            return jnp.asarray(False), self.solve(stage.solve_where_needed, carry[1])
 
         begin = jnp.any(~found.converged), found
         return jax.lax.while_loop(lambda carry: carry[0], go, begin)[1]
 
-    def few_at_a_time(found):
+    def _by_few_at_a_time(self, stage: _Stage, found: Projection, few: int) -> Projection:
+        num_chains = found.converged.size
+
         def some(carry):
             waits, found = carry
-            # Numbers beyond the last fill up: the last chain's work is done again, and dropped.
+            # Numbers beyond the last fill up, and stand for the last, of which nothing is asked.
             chosen = jnp.nonzero(waits, size=few, fill_value=num_chains)[0]
 
             def take(x):
                 return x.at[chosen].get(mode="clip")
 
-            theirs = jax.tree.map(lambda x, yes: take(x) if yes else x, arrays, is_batched)
-            later = go_on(theirs, jax.tree.map(take, found))
+            theirs = jax.tree.map(take, found)
+            theirs = theirs._replace(converged=theirs.converged | (chosen == num_chains))
+            later = self.of(take).solve(stage.solve_where_needed, theirs)
             found = jax.tree.map(
                 lambda all, new: all.at[chosen].set(new, mode="drop"), found, later
             )
@@ -195,8 +210,3 @@ def _by_those_in_need(
 
         begin = ~found.converged, found
         return jax.lax.while_loop(lambda carry: jnp.any(carry[0]), some, begin)[1]
-
-    if few >= num_chains or rest.target.is_sequential:
-        return all_together(earlier)
-    are_many = jnp.sum(~earlier.converged) > num_chains // _MOST
-    return jax.lax.cond(are_many, all_together, few_at_a_time, earlier)

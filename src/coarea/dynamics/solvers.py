@@ -18,7 +18,7 @@ import optimistix as optx
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Bool, Float, Int
 
-from coarea.dynamics.tolerance import Bounds, Tolerance, largest, position_size
+from coarea.dynamics.tolerance import Bounds, Tolerance, largest
 from coarea.manifolds import AbstractTarget
 from coarea.manifolds.target import AbstractLinearisation
 
@@ -59,8 +59,12 @@ class AbstractSolver(eqx.Module):
         u: Float[Array, " M"],
         tolerance: Tolerance,
         weights: Weights = 1.0,
+        idle: Bool[Array, ""] | bool = False,
     ) -> Projection:
-        """Project u onto the manifold along the rows of `older`'s Jacobian, weighted."""
+        """Project u onto the manifold along the rows of `older`'s Jacobian, weighted.
+
+        One that is `idle` has nothing to do, and others that it runs in step with do not wait.
+        """
 
     def for_many(self) -> Self:
         """The same, giving up sooner: for chains that run in step, and another solver after it.
@@ -79,19 +83,19 @@ class QuasiNewton(AbstractSolver):
 
     max_iterations: int = eqx.field(static=True, default=50)
 
-    def solve(self, target, older, u, tolerance, weights=1.0):  # noqa: D102
+    def solve(self, target, older, u, tolerance, weights=1.0, idle=False):  # noqa: D102
         def change(u, c, last):
             del u
-            return self._corrected(weights * older.pseudo_inverse(c), last)
+            return self._corrected(weights * older.pseudo_inverse(c), last), False
 
         def too_slow(last: _Iterate, error):
             pace = jnp.log(last.error / error)
             return jnp.log(error) > (self.max_iterations - last.iterations) * pace
 
-        return _iterate(target, change, u, tolerance, self.max_iterations, too_slow)
+        return _iterate(target, change, u, tolerance, self.max_iterations, idle, too_slow)
 
     def for_many(self):  # noqa: D102
-        return type(self)(min(self.max_iterations, _MOST_TOGETHER))
+        return replace(self, max_iterations=min(self.max_iterations, _MOST_TOGETHER))
 
     def _corrected(self, change, last):
         """The change to make after the last one (None: there was none)."""
@@ -122,40 +126,41 @@ class Broyden(AbstractSolver):
     max_iterations: int = eqx.field(static=True, default=25)
 
     def for_many(self):  # noqa: D102
-        return type(self)(min(self.max_iterations, _MOST_LEARNT_TOGETHER))
+        return replace(self, max_iterations=min(self.max_iterations, _MOST_LEARNT_TOGETHER))
 
-    def solve(self, target, older, u, tolerance, weights=1.0):  # noqa: D102
-        if tolerance.size is None:
-            tolerance = replace(tolerance, size=position_size(target, u))
+    def solve(self, target, older, u, tolerance, weights=1.0, idle=False):  # noqa: D102
+        tolerance = tolerance.sized(target, u)
         arrays, rest = eqx.partition((target, older, tolerance, weights), eqx.is_array)
 
         def learning(arrays) -> _Learning:
             return _Learning(*eqx.combine(arrays, rest))
 
         @custom_vmap
-        def solve(arrays, u):
+        def solve(arrays, u, idle):
             this = learning(arrays)
-            return _ended(*self._followed(this.begin, this.go_on, u))
+            return _ended(*self._followed(this.begin, this.learn, u, idle))
 
         # By itself `vmap` would have all steps of all chains copied in every iteration.
         @solve.def_vmap
-        def _(num_chains, is_batched, arrays, u):
+        def _(num_chains, is_batched, arrays, u, idle):
             axes = jax.tree.map(lambda yes: 0 if yes else None, is_batched[0])
             u = u if is_batched[1] else jnp.broadcast_to(u, (num_chains, *u.shape))
+            idle = jnp.broadcast_to(idle, num_chains)
             begin = jax.vmap(lambda arrays, u: learning(arrays).begin(u), in_axes=(axes, 0))
-            go_on = jax.vmap(
-                lambda arrays, *args: learning(arrays).go_on(*args),
+            learn = jax.vmap(
+                lambda arrays, *args: learning(arrays).learn(*args),
                 in_axes=(axes, None, 0, 1, 1),
             )
-            ends = self._followed(partial(begin, arrays), partial(go_on, arrays), u)
+            ends = self._followed(partial(begin, arrays), partial(learn, arrays), u, idle)
             found = jax.vmap(_ended)(*ends)
             return found, jax.tree.map(lambda _: True, found)
 
-        return solve(arrays, u)
+        return solve(arrays, u, jnp.asarray(idle))
 
-    def _followed(self, begin, go_on, u) -> "tuple[_Iterate, _Iterate]":
+    def _followed(self, begin, learn, u, idle) -> "tuple[_Iterate, _Iterate]":
         """The first iterate and the last, of one chain or of several together."""
         first: _Iterate = begin(u)
+        first = first._replace(is_hopeless=first.is_hopeless | idle)
         steps = jnp.zeros((self.max_iterations, *u.shape), u.dtype)
         squares = jnp.zeros(steps.shape[:-1], u.dtype)
 
@@ -167,7 +172,7 @@ class Broyden(AbstractSolver):
             n, now, steps, squares = carry
             steps = steps.at[n].set(now.step)
             squares = squares.at[n].set(jnp.sum(now.step**2, axis=-1))
-            later = go_on(n, now, steps, squares)
+            later = learn(n, now, steps, squares)
 
             def where_it_goes_on(a, b):
                 goes_on = now.goes_on
@@ -189,25 +194,25 @@ class _Learning(NamedTuple):
 
     def begin(self, u) -> "_Iterate":
         c, step = self._plain_step(u)
-        return self._iterate(u, c, step, jnp.zeros((), int))
+        return self._judged(u, c, step, jnp.zeros((), int))
 
-    def go_on(self, n, now: "_Iterate", steps, squares) -> "_Iterate":
+    def learn(self, n, now: "_Iterate", steps, squares) -> "_Iterate":
         """Make the step that comes next, the n-th of all, and learn from it."""
         u = now.u - now.step
         c, z = self._plain_step(u)
 
-        def learn(j, z):
+        def learnt(j, z):
             return z + steps[j + 1] * ((steps[j] @ z) / squares[j])
 
-        z = jax.lax.fori_loop(0, n, learn, z)
+        z = jax.lax.fori_loop(0, n, learnt, z)
         step = z / (1 - (now.step @ z) / squares[n])
-        return self._iterate(u, c, step, now.iterations + 1)
+        return self._judged(u, c, step, now.iterations + 1)
 
     def _plain_step(self, u):
         c = self.target.residual(u)
         return c, self.weights * self.older.pseudo_inverse(c)
 
-    def _iterate(self, u, c, step, iterations):
+    def _judged(self, u, c, step, iterations):
         bounds = self.tolerance.at(self.target, u)
         return _judged(self.tolerance, bounds, u, c, step, iterations)
 
@@ -217,46 +222,47 @@ class Newton(AbstractSolver):
 
     max_iterations: int = eqx.field(static=True, default=20)
 
-    def solve(self, target, older, u, tolerance, weights=1.0):  # noqa: D102
+    def solve(self, target, older, u, tolerance, weights=1.0, idle=False):  # noqa: D102
         def change(u, c, last):
             del last
-            return weights * _newton_change(target, older, u, c)
+            return weights * _newton_change(target, older, u, c), False
 
-        return _iterate(target, change, u, tolerance, self.max_iterations, is_dear=True)
+        return _iterate(target, change, u, tolerance, self.max_iterations, idle, is_dear=True)
 
 
 class NewtonLineSearch(AbstractSolver):
     """Newton with steps halved until the residual falls: slower, and converges from further.
 
-    Where none halved less than `max_halvings` times is better it gives up: most likely the residual
+    Where not even one halved `max_halvings` times is better it gives up: most likely the residual
     is at its least, above zero. Of projections that end so, few would have got further with more.
     """
 
     max_iterations: int = eqx.field(static=True, default=20)
-    max_halvings: int = eqx.field(static=True, default=6)
+    max_halvings: int = eqx.field(static=True, default=5)
 
-    def solve(self, target, older, u, tolerance, weights=1.0):  # noqa: D102
+    def solve(self, target, older, u, tolerance, weights=1.0, idle=False):  # noqa: D102
         def change(u, c, last):
             del last
             full = weights * _newton_change(target, older, u, c)
             size = largest(c)
+            # Near convergence rounding decides whether the residual falls: the step stays as it is.
+            is_far = size >= tolerance.residual * target.scale
 
-            def too_long(carry):
-                step, halvings = carry
-                worse = ~(largest(target.residual(u - step)) < size)
-                return worse & (halvings < self.max_halvings)
+            def goes_on(carry):
+                _, is_worse, halvings = carry
+                return is_worse & (halvings < self.max_halvings)
 
             def halve(carry):
-                step, halvings = carry
-                return 0.5 * step, halvings + 1
+                step, _, halvings = carry
+                step = 0.5 * step
+                is_worse = ~(largest(target.residual(u - step)) < size)
+                return step, is_worse, halvings + 1
 
-            # At convergence rounding decides whether the residual falls: take the step as it is.
-            halvings = jnp.where(size < tolerance.residual * target.scale, self.max_halvings + 1, 0)
-            step, halvings = jax.lax.while_loop(too_long, halve, (full, halvings))
-            # A step that is no number ends the iteration.
-            return jnp.where(halvings == self.max_halvings, jnp.nan, step)
+            begin = jnp.where(is_far, 2 * full, full), is_far, jnp.full((), -1)
+            step, is_worse, _ = jax.lax.while_loop(goes_on, halve, begin)
+            return step, is_worse
 
-        return _iterate(target, change, u, tolerance, self.max_iterations, is_dear=True)
+        return _iterate(target, change, u, tolerance, self.max_iterations, idle, is_dear=True)
 
 
 class Hybrid(AbstractSolver):
@@ -267,7 +273,7 @@ class Hybrid(AbstractSolver):
 
     max_iterations: int = eqx.field(static=True, default=100)
 
-    def solve(self, target, older, u, tolerance, weights=1.0):  # noqa: D102
+    def solve(self, target, older, u, tolerance, weights=1.0, idle=False):  # noqa: D102
         def residual(lam, _):
             return target.residual(u - weights * older.apply_transpose(lam)) / target.scale
 
@@ -279,7 +285,7 @@ class Hybrid(AbstractSolver):
             throw=False,
         )
         near = u - weights * older.apply_transpose(found.value)
-        polished = Newton().solve(target, older, near, tolerance, weights)
+        polished = Newton().solve(target, older, near, tolerance, weights, idle)
         return polished._replace(iterations=polished.iterations + found.stats["num_steps"])
 
 
@@ -323,19 +329,23 @@ def _iterate(
     u: Float[Array, " M"],
     tolerance: Tolerance,
     max_iterations: int,
+    idle: Bool[Array, ""] | bool,
     too_slow: Callable | None = None,
     is_dear: bool = False,
 ) -> Projection:
-    """Subtract `change(u, c, last)` until it and c are small, or no longer can become so.
+    """Subtract a change until it and c are small, or no longer can become so.
 
-    A change that is small enough is still made, but what it leads to is not looked at again.
-    The first change stands before the loop, unless it `is_dear` to compile: then its last is zero.
+    `change(u, c, last)` also says whether to give up. A change that is small enough is still made,
+    but what it leads to is not looked at again. The first change stands before the loop, unless it
+    `is_dear` to compile: then its last is zero.
     """
     bounds = tolerance.at(target, u)
 
     def at(u, iterations, last=None) -> _Iterate:
         c = target.residual(u)
-        return _judged(tolerance, bounds, u, c, change(u, c, last), iterations)
+        step, gives_up = change(u, c, last)
+        now = _judged(tolerance, bounds, u, c, step, iterations)
+        return now._replace(is_hopeless=now.is_hopeless | gives_up)
 
     def unfinished(last: _Iterate):
         return last.goes_on & (last.iterations < max_iterations)
@@ -353,6 +363,7 @@ def _iterate(
         start = _Iterate(u, none, error, jnp.full((), -1), no, no)
     else:
         start = at(u, jnp.zeros((), int))
+    start = start._replace(is_hopeless=start.is_hopeless | idle)
     end = jax.lax.while_loop(unfinished, body, start)
     return _ended(start, end)
 

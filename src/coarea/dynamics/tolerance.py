@@ -1,5 +1,6 @@
 """When a projection has converged."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import equinox as eqx
@@ -37,6 +38,12 @@ class Tolerance(eqx.Module):
     def following(cls, residual: float) -> "Tolerance":
         """The change of position held to ten times the tolerance of the residual."""
         return cls(residual, 10 * residual)
+
+    def sized(self, target: AbstractTarget, u: Float[Array, " M"]) -> "Tolerance":
+        """With a size, that of u if none was given."""
+        if self.size is not None:
+            return self
+        return replace(self, size=position_size(target, u))
 
     def is_met(
         self,

@@ -102,6 +102,10 @@ class LiftedPosterior(AbstractTarget):
         return self.shape.is_cheap
 
     @property
+    def is_light(self):  # noqa: D102
+        return self.shape.is_light
+
+    @property
     def geodesic_steps(self):  # noqa: D102
         return 2
 

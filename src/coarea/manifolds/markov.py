@@ -95,7 +95,7 @@ class BlockTridiagonal(AbstractLocal):
 
         def by_halves(b):
             inverse = small.transpose(self._inverse_of_C())
-            after = jnp.concatenate([self.L[1:], jnp.zeros_like(self.L[:1])])
+            after = _before_none(self.L[1:])
             return recurrences.affine(-inverse @ small.transpose(after), inverse @ b, True)
 
         b = self._blocks(b)
@@ -112,11 +112,7 @@ class BlockTridiagonal(AbstractLocal):
 
     def solve_product(self, older, b):
         """Elimination from the first block to the last, and back."""
-        diagonal, below, above = self.B.product(older.B)
-        b = self._blocks(b)
         r = self.C.shape[1]
-        zero = jnp.zeros_like(diagonal[:1])
-        below = jnp.concatenate([zero, below])
 
         def one_by_one(diagonal, below, above, b):
             def eliminate(before, block):
@@ -131,9 +127,9 @@ class BlockTridiagonal(AbstractLocal):
                 x = solved[:, r:] - solved[:, :r] @ after
                 return x, x
 
-            above = jnp.concatenate([above, zero])
             start = jnp.zeros((r, r + b.shape[-1]), b.dtype)
-            _, solved = jax.lax.scan(eliminate, start, (diagonal, below, above, b))
+            blocks = diagonal, _after_none(below), _before_none(above), b
+            _, solved = jax.lax.scan(eliminate, start, blocks)
             return jax.lax.scan(back, jnp.zeros_like(b[0]), solved, reverse=True)[1]
 
         def by_halves(diagonal, below, above, b):
@@ -141,20 +137,18 @@ class BlockTridiagonal(AbstractLocal):
             # what recurs would otherwise be lost among much larger numbers.
             unit = self._inverse_of_C()
             along = small.transpose(unit)
-            first = unit @ diagonal @ along
-            below = unit[1:] @ below[1:] @ along[:-1]
+            below = _after_none(unit[1:] @ below @ along[:-1])
             above = unit[:-1] @ above @ along[1:]
-            none = jnp.zeros_like(first[:1])
-            below = jnp.concatenate([none, below])
-            pivots = recurrences.schur_complements(first, below, jnp.concatenate([none, above]))
-            right = [below, jnp.concatenate([above, none]), unit @ b]
-            solved = small.solve(pivots, jnp.concatenate(right, axis=-1))
+            pivots = recurrences.schur_complements(
+                unit @ diagonal @ along, below, _after_none(above)
+            )
+            right = jnp.concatenate([below, _before_none(above), unit @ b], axis=-1)
+            solved = small.solve(pivots, right)
             below, above, b = solved[..., :r], solved[..., r : 2 * r], solved[..., 2 * r :]
             return along @ recurrences.affine(-above, recurrences.affine(-below, b), reverse=True)
 
-        return _rows_of(
-            jax.lax.platform_dependent(diagonal, below, above, b, cpu=one_by_one, default=by_halves)
-        )
+        blocks = *self.B.product(older.B), self._blocks(b)
+        return _rows_of(jax.lax.platform_dependent(*blocks, cpu=one_by_one, default=by_halves))
 
     def pivots(self):  # noqa: D102
         return jnp.diagonal(self.C, axis1=1, axis2=2).ravel()
@@ -165,7 +159,7 @@ class BlockTridiagonal(AbstractLocal):
         own = small.transpose(inverse) @ inverse
         # G_{k+1,k} S_k⁻¹, where S_k is what is left of block k once those before are eliminated.
         factor = self.L[1:] @ inverse[:-1]
-        factor = jnp.concatenate([factor, jnp.zeros_like(factor[:1])])
+        factor = _before_none(factor)
 
         def one_by_one(own, factor):
             def backward(after, block):
@@ -180,7 +174,7 @@ class BlockTridiagonal(AbstractLocal):
             return recurrences.congruent(factor, own, reverse=True)
 
         diagonal = jax.lax.platform_dependent(own, factor, cpu=one_by_one, default=by_halves)
-        after = jnp.concatenate([diagonal[1:], jnp.zeros_like(diagonal[:1])])
+        after = _before_none(diagonal[1:])
         return diagonal, -small.transpose(factor) @ after
 
     def _rows(self, lam):
@@ -197,6 +191,11 @@ class Lifted(AbstractSplit[BlockTridiagonal]):
     """
 
     is_cheap: ClassVar[bool] = True
+
+    @property
+    def is_light(self):
+        """Few derivatives, but of a whole simulation, and a factor of all its intervals."""
+        return False
 
     def chains_together(self, num_chains):
         """One: its loops over intervals and its solvers' run as long as the slowest chain needs."""
@@ -220,7 +219,7 @@ class Lifted(AbstractSplit[BlockTridiagonal]):
 
     def local(self, B):  # noqa: D102
         diagonal, below, _ = B.product(B)
-        below = jnp.concatenate([jnp.zeros_like(below[:1]), below])
+        below = _after_none(below)
 
         def one_by_one(diagonal, below):
             def eliminate(before, block):
@@ -255,6 +254,16 @@ class Lifted(AbstractSplit[BlockTridiagonal]):
         E = diagonal @ B.E
         E = E.at[1:].add(small.transpose(above) @ B.X[:-1])
         return Bidiagonal(D, E, jnp.zeros_like(B.fill))
+
+
+def _after_none(blocks: Float[Array, "K r s"]) -> Float[Array, "K+1 r s"]:
+    """With a block of zeros before the first."""
+    return jnp.concatenate([jnp.zeros_like(blocks[:1]), blocks])
+
+
+def _before_none(blocks: Float[Array, "K r s"]) -> Float[Array, "K+1 r s"]:
+    """With a block of zeros after the last."""
+    return jnp.concatenate([blocks, jnp.zeros_like(blocks[:1])])
 
 
 def _rows_of(x: Float[Array, "K r k"]) -> Float[Array, "k N"]:

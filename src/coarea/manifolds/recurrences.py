@@ -39,7 +39,7 @@ def congruent(
 def schur_complements(
     diagonal: Float[Array, "K r r"], below: Float[Array, "K r r"], above: Float[Array, "K r r"]
 ) -> Float[Array, "K r r"]:
-    """S_k = diagonal_k − below_k S_{k−1}⁻¹ above_k, from S_0 = diagonal_0.
+    """S_k = diagonal_k − below_k S_{k−1}⁻¹ above_k, from S_0 = diagonal_0: below_0 is zero.
 
     These are the pivots of a block tridiagonal matrix with G_{k,k−1} = below_k and
     G_{k−1,k} = above_k. Several blocks from S to the last one's pivot are a map D − M (S + E)⁻¹ N,
@@ -59,7 +59,7 @@ def schur_complements(
             E1 - _product(N1, of_M),
         )
 
-    maps = diagonal, below.at[0].set(0.0), above, jnp.zeros_like(diagonal)
+    maps = diagonal, below, above, jnp.zeros_like(diagonal)
     return jax.lax.associative_scan(composed, maps)[0]
 
 

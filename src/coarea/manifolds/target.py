@@ -71,7 +71,7 @@ class AbstractShape(eqx.Module, Generic[L]):
 
     @property
     def is_light(self) -> bool:
-        """Whether it takes so few derivatives that a solver may well make one in each iteration."""
+        """Whether a linearisation takes few derivatives and no LAPACK: solvers may make many."""
         return False
 
     @abstractmethod
@@ -154,7 +154,7 @@ class AbstractTarget(eqx.Module):
 
     @property
     def is_light(self) -> bool:
-        """Whether it takes so few derivatives that a solver may well make one in each iteration."""
+        """Whether a linearisation takes few derivatives and no LAPACK: solvers may make many."""
         return False
 
     @property
