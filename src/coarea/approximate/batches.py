@@ -6,11 +6,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import equinox as eqx
 import jax
 import numpy as np
 
 from coarea.precision import computing_in
+from coarea.programs import compile_bounded
 from coarea.routines import calls_lapack, in_turn_on_a_cpu
 from coarea.sampling.run import num_cores
 from coarea.sampling.settings import one_blas_thread
@@ -26,7 +26,7 @@ def batch_size(num_inputs: int) -> int:
     return max(1, min(4096, _NUMBERS // num_inputs))
 
 
-@eqx.filter_jit
+@compile_bounded
 def _mapped(function, rows, calls_lapack: bool):
     return in_turn_on_a_cpu(function)(rows) if calls_lapack else jax.vmap(function)(rows)
 

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from coarea.approximate.method import AbstractMethod, Options, Run, run_chains
-from coarea.approximate.softened import Directed, Softened, check_model, soften
+from coarea.approximate.softened import Directed, Softened, checked_model, soften
 from coarea.approximate.trajectories import (
     Follower,
     Trajectories,
@@ -65,14 +65,14 @@ def hamiltonian(
     check_positive_count("simulations", simulations)
     if simulations < 2:
         raise SettingError("simulations=1: a variance needs two or more.")
-    check_model(model)
+    model = checked_model(model)
     directed = Directed(model, "hamiltonian")
     if model.has_factor:
         raise ModelError("the model has a log_factor, which a synthetic likelihood would miss.")
     # With no tolerance at all the simulations' own spread is all that softens the data.
     target = soften(model, observed, 1.0 if epsilon == 0 else epsilon, "gaussian")
     target = replace(target, epsilon=jnp.asarray(float(epsilon)))
-    synthetic = Synthetic(target, directed, report_of(model, outputs), simulations)
+    synthetic = Synthetic(target, directed, report_of(directed, outputs), simulations)
     method = CommonNumbers(synthetic, step_range(num_steps), as_step(step_size), options.warmup)
     starts = options.given_starts(directed.places.size)
     if starts is None:

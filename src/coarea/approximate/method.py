@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Key
 
 from coarea.errors import SettingError
+from coarea.programs import compile_bounded
 from coarea.routines import calls_lapack
 from coarea.sampling.chains import AbstractProgram, Block, for_each_chain, longest_block
 from coarea.sampling.places import Devices, places_for
@@ -208,7 +209,7 @@ def run_chains(
     return result
 
 
-@eqx.filter_jit
+@compile_bounded
 def _begin(method: AbstractMethod, keys, u) -> Chain:
     return for_each_chain(lambda start, run, u: Chain(run, method.init(start, u)))(
         keys.start, keys.run, u

@@ -144,7 +144,7 @@ def soften(
     model: AbstractSimulator, observed: Mapping[str, Any], epsilon: float, kernel: Closeness
 ) -> Softened:
     """The model, its data and the tolerance, checked."""
-    check_model(model)
+    model = checked_model(model)
     check_epsilon(epsilon)
     if kernel not in ("uniform", "gaussian"):
         raise SettingError(f"kernel={kernel!r}: choose 'uniform' or 'gaussian'.")
@@ -152,13 +152,14 @@ def soften(
     return Softened(model, observations, jnp.asarray(float(epsilon)), kernel)
 
 
-def check_model(model: Any) -> None:
-    """Refuse what is not a model of coarea's."""
+def checked_model(model: Any) -> AbstractSimulator:
+    """A model of coarea's, as it is now; anything else is refused."""
     if not isinstance(model, AbstractSimulator):
         raise ModelError(
             "approximate methods take a coarea.Generator or a coarea.Markov, not a "
             f"{type(model).__name__}."
         )
+    return model.frozen()
 
 
 def check_epsilon(epsilon: Any) -> None:

@@ -14,6 +14,7 @@ from coarea.approximate.softened import Softened
 from coarea.errors import CoareaError, StartError
 from coarea.generators import AbstractGenerator
 from coarea.manifolds import condition
+from coarea.programs import compile_bounded
 from coarea.sampling import find_start
 
 # Prior draws of which each chain takes the best.
@@ -60,7 +61,7 @@ class Nearness(eqx.Module):
         return jnp.where(everywhere.log_likelihood > -jnp.inf, -everywhere.distance, -jnp.inf)
 
 
-@eqx.filter_jit
+@compile_bounded
 def _seen(target: Softened, u):
     def one(u):
         at = target.simulate(u)
@@ -101,7 +102,7 @@ def best_of_prior(candidates: Candidates, options: Options) -> tuple[np.ndarray,
     return jax.tree.map(np.asarray, found)
 
 
-@eqx.filter_jit
+@compile_bounded
 def _best_of_prior(candidates: Candidates, keys):
     def one(key):
         u = jax.vmap(candidates.model.draw)(jax.random.split(key, _CANDIDATES))

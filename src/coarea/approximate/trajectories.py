@@ -11,13 +11,15 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from coarea.approximate.method import AbstractMethod, Drawn, Options, Run, Stats, run_chains
-from coarea.approximate.softened import Directed, Softened, check_model, soften
+from coarea.approximate.softened import Directed, Softened, checked_model, soften
 from coarea.approximate.starts import best_of_prior, near_the_data, on_the_data
 from coarea.errors import ModelError, SettingError, StartError
 from coarea.generators import AbstractSimulator, Markov
+from coarea.generators.generator import named
 from coarea.kernels.kernel import check_step_size, step_range
 from coarea.manifolds.observation import Observation, as_given, observe
 from coarea.precision import in_float64
+from coarea.tracing import trace
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -113,7 +115,7 @@ def tractable(
     (2, 200)
     """
     options = Options(**run)
-    check_model(model)
+    model = checked_model(model)
     directed = Directed(model, "tractable")
     if model.has_factor:
         raise ModelError("the model has a log_factor, which a likelihood given apart would miss.")
@@ -123,10 +125,11 @@ def tractable(
             "tractable takes complete data: let log_likelihood leave out what is missing, and pass "
             "the rest."
         )
-    target = Given(directed, observations, log_likelihood, report_of(model, outputs))
-    z = jax.ShapeDtypeStruct((target.num_inputs,), float)
-    if (shape := jax.eval_shape(target.log_density, z).shape) != ():
-        raise ModelError(f"log_likelihood must return one number, not shape {shape}.")
+    data = {o.name: jax.ShapeDtypeStruct(o.shape, float) for o in observations}
+    likelihood = trace(
+        _one_number(log_likelihood), directed.prior.example_values, data, what="log_likelihood"
+    )
+    target = Given(directed, observations, likelihood, report_of(directed, outputs))
     steps = None if num_steps is None else step_range(num_steps)
     method = Trajectories(target, steps, as_step(step_size), options.warmup)
     starts = options.given_starts(target.num_inputs)
@@ -141,11 +144,25 @@ def as_step(step_size: float | None) -> Float[Array, ""] | None:
     return None if step_size is None else jnp.asarray(float(step_size))
 
 
-def report_of(model: AbstractSimulator, outputs: Callable | None) -> Callable:
+def report_of(directed: Directed, outputs: Callable | None) -> Callable:
     """What to report of the parameters: as told, as the model does, or themselves."""
     if outputs is not None:
-        return outputs
-    return model.reported if isinstance(model, Markov) else dict
+        return trace(
+            lambda values: named(outputs(values), "outputs", "values"),
+            directed.prior.example_values,
+            what="outputs",
+        )
+    return directed.model.reported if isinstance(directed.model, Markov) else dict
+
+
+def _one_number(log_likelihood: Callable) -> Callable:
+    def checked(parameters, data):
+        value = jnp.asarray(log_likelihood(parameters, data))
+        if value.shape != ():
+            raise ModelError(f"log_likelihood must return one number, not shape {value.shape}.")
+        return value
+
+    return checked
 
 
 class Given(eqx.Module):

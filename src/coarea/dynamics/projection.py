@@ -23,6 +23,7 @@ from coarea.dynamics.solvers import (
 from coarea.dynamics.tolerance import Tolerance
 from coarea.manifolds import AbstractTarget
 from coarea.manifolds.target import AbstractLinearisation
+from coarea.programs import compile_bounded
 
 # A solver that more than this part of all chains need is tried by all of them together; if they are
 # fewer, by this part of all at a time, or by so many.
@@ -34,7 +35,7 @@ _MANY_CHAINS = 256
 
 
 # A step projects forward and back: as a program of its own this is traced once.
-@eqx.filter_jit
+@compile_bounded
 def project_onto(
     solvers: tuple[AbstractSolver, ...],
     target: AbstractTarget,

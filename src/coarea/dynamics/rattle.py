@@ -26,6 +26,7 @@ from coarea.manifolds.target import (
     AbstractLinearisation,
     AbstractTangentSpace,
 )
+from coarea.programs import compile_bounded
 
 
 class Tangent(AbstractTangentSpace):
@@ -135,7 +136,7 @@ class Rattle(eqx.Module):
             iterations=jnp.zeros((), int),
         )
 
-    @eqx.filter_jit
+    @compile_bounded
     def step(
         self,
         target: AbstractTarget,

@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool, Float, Int
 from coarea.dynamics.tolerance import Bounds, Tolerance, largest
 from coarea.manifolds import AbstractTarget
 from coarea.manifolds.target import AbstractLinearisation
+from coarea.programs import compile_bounded
 
 # What has grown beyond this multiple of the data's scale or of the position will not come back.
 _HOPELESS = 1e10
@@ -294,7 +295,7 @@ def _newton_change(target, older, u, c):
 
 
 # Called in several places: as a program of its own it is traced once.
-@eqx.filter_jit
+@compile_bounded
 def linearise(target: AbstractTarget, u: Float[Array, " M"]) -> AbstractLinearisation:
     """The target linearised at u."""
     return target.linearise(u)

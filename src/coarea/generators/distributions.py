@@ -1,6 +1,7 @@
 """NumPyro distributions as inputs: a map from standard normals, or an unconstrained density."""
 
 import math
+import sys
 from functools import singledispatch
 from typing import Any
 
@@ -20,6 +21,21 @@ from numpyro.distributions.truncated import (
 
 from coarea.errors import ModelError
 from coarea.generators.inputs import AbstractInput, standard_normal_log_density
+
+
+def _bind_submodules() -> None:
+    """Let every module of NumPyro's be an attribute of its package, as Python's imports do.
+
+    Where arviz-base was imported first, NumPyro is loaded lazily, and some are not:
+    `numpyro.factor` then fails.
+    """
+    for name, module in list(sys.modules.items()):
+        package, _, last = name.rpartition(".")
+        if package.startswith("numpyro") and not hasattr(sys.modules[package], last):
+            setattr(sys.modules[package], last, module)
+
+
+_bind_submodules()
 
 _TRUNCATED = (
     LeftTruncatedDistribution,

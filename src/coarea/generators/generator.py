@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import equinox as eqx
 import jax
@@ -13,6 +13,10 @@ from jaxtyping import Array, Float, Key
 from coarea.errors import ModelError
 from coarea.generators.inputs import Inputs
 from coarea.precision import in_float64
+from coarea.programs import compile_bounded
+from coarea.tracing import Traced, trace
+
+_SUMMARY = "the function given to summarise"
 
 
 class AbstractGenerator(eqx.Module):
@@ -25,6 +29,10 @@ class AbstractGenerator(eqx.Module):
     @abstractmethod
     def outputs(self, u: Float[Array, " M"]) -> dict[str, Array]:
         """Every output by name, from the flat vector of inputs."""
+
+    @abstractmethod
+    def frozen(self) -> Self:
+        """The same model with the user's functions traced, as they are at this moment."""
 
     def log_density(self, u: Float[Array, " M"]) -> Float[Array, ""]:
         """The log of ρ(u), with any likelihood that stays one."""
@@ -42,7 +50,8 @@ class AbstractGenerator(eqx.Module):
     @in_float64
     def simulate(self, key: Key[Array, ""], num: int) -> dict[str, np.ndarray]:
         """`num` independent draws of all outputs (the prior predictive), stacked in front."""
-        return {name: np.asarray(value) for name, value in _simulate(self, key, num).items()}
+        model = self.frozen()
+        return {name: np.asarray(value) for name, value in _simulate(model, key, num).items()}
 
 
 class AbstractSimulator(AbstractGenerator):
@@ -130,12 +139,24 @@ class Generator(AbstractSimulator):
         self.parameters = _checked(parameters, self.inputs)
         self.log_factor = log_factor
         if log_factor is not None:
-            value = jax.eval_shape(lambda u: log_factor(self.outputs(u)), self.inputs.example)
-            if getattr(value, "shape", None) != ():
-                raise ModelError(
-                    "log_factor must return one number, the log of a factor of the density; it "
-                    f"returned {value}."
-                )
+            self.frozen()
+
+    def frozen(self):  # noqa: D102
+        function = trace(
+            lambda values: named(self.function(values), "the generator's function", "outputs"),
+            self.inputs.example_values,
+            what="the generator's function",
+        )
+        factor = self.log_factor
+        if factor is not None:
+            outputs = jax.eval_shape(function, self.inputs.example_values)
+            factor = trace(lambda outputs: _factor(factor, outputs), outputs, what="log_factor")
+        return eqx.tree_at(
+            lambda g: (g.function, g.inputs, g.log_factor),
+            self,
+            (function, self.inputs.copied(), factor),
+            is_leaf=lambda x: x is None,
+        )
 
     @property
     def has_factor(self):  # noqa: D102
@@ -148,7 +169,9 @@ class Generator(AbstractSimulator):
         return outputs, self.log_factor(outputs)
 
     def outputs_of(self, values):  # noqa: D102
-        return _named(self.function(dict(values)), "the generator's function", "outputs")
+        if isinstance(self.function, Traced):
+            return self.function(values)
+        return named(self.function(dict(values)), "the generator's function", "outputs")
 
 
 class Summarised(AbstractSimulator):
@@ -163,6 +186,16 @@ class Summarised(AbstractSimulator):
         self.generator, self.function = generator, function
         self.inputs, self.parameters = generator.inputs, generator.parameters
 
+    def frozen(self):  # noqa: D102
+        generator = self.generator.frozen()
+        outputs = jax.eval_shape(generator.outputs_of, self.inputs.example_values)
+        function = trace(
+            lambda outputs: named(self.function(outputs), _SUMMARY, "statistics"),
+            outputs,
+            what=_SUMMARY,
+        )
+        return Summarised(generator, function)
+
     @property
     def has_factor(self):  # noqa: D102
         return self.generator.has_factor
@@ -176,16 +209,40 @@ class Summarised(AbstractSimulator):
 
     def _with_statistics(self, outputs):
         found = self.function(dict(outputs))
-        return outputs | _named(found, "the function given to summarise", "statistics")
+        return outputs | named(found, _SUMMARY, "statistics")
 
 
-def _named(outputs: Any, function: str, kind: str) -> dict[str, Array]:
+def named(outputs: Any, function: str, kind: str) -> dict[str, Array]:
+    """What a user's function returned, checked to be a dictionary of arrays."""
     if not isinstance(outputs, Mapping):
         raise ModelError(
             f"{function} must return a dictionary of named {kind}, such as {{'y': …}}; it returned "
             f"{type(outputs).__name__}."
         )
-    return {name: jnp.asarray(value) for name, value in outputs.items()}
+    return {name: _array(name, value, function, kind) for name, value in outputs.items()}
+
+
+def _array(name: Any, value: Any, function: str, kind: str) -> Array:
+    if not isinstance(name, str):
+        raise ModelError(f"{function} names one of its {kind} {name!r}: names must be strings.")
+    try:
+        return jnp.asarray(value)
+    except (TypeError, ValueError) as error:
+        cure = "give each array a name of its own" if isinstance(value, Mapping) else "leave it out"
+        raise ModelError(
+            f"{function} returns {name!r} as a {type(value).__name__}, which is no array of "
+            f"numbers: {cure}, or stack what it holds (jax.numpy.stack)."
+        ) from error
+
+
+def _factor(log_factor: Callable, outputs: dict[str, Array]) -> Array:
+    value = log_factor(outputs)
+    if getattr(jnp.asarray(value) if np.isscalar(value) else value, "shape", None) != ():
+        raise ModelError(
+            "log_factor must return one number, the log of a factor of the density; it returned "
+            f"{value}."
+        )
+    return jnp.asarray(value)
 
 
 def _checked(parameters, inputs: Inputs) -> tuple[str, ...] | None:
@@ -202,7 +259,7 @@ def _checked(parameters, inputs: Inputs) -> tuple[str, ...] | None:
     return names
 
 
-@eqx.filter_jit
+@compile_bounded
 def _simulate(generator: AbstractGenerator, key, num: int):
     keys = jax.random.split(key, num)
     return jax.vmap(lambda k: generator.outputs(generator.draw(k)))(keys)

@@ -2,6 +2,7 @@
 
 import math
 from abc import abstractmethod
+from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -119,6 +120,15 @@ class Inputs(eqx.Module):
     def example(self) -> jax.ShapeDtypeStruct:
         """The shape of the flat vector, in double precision, to trace functions with."""
         return jax.ShapeDtypeStruct((self.size,), jnp.float64)
+
+    @property
+    def example_values(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """The shapes of the values by name."""
+        return jax.eval_shape(lambda u: OrderedDict(self.values(u)), self.example)
+
+    def copied(self) -> "Inputs":
+        """The same, with arrays that nobody else can change."""
+        return jax.tree.map(lambda x: np.array(x) if isinstance(x, np.ndarray) else x, self)
 
     @property
     def groups(self) -> np.ndarray:

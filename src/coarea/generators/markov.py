@@ -10,9 +10,10 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from coarea.errors import ModelError
-from coarea.generators.generator import AbstractSimulator
+from coarea.generators.generator import AbstractSimulator, named
 from coarea.generators.inputs import Inputs
 from coarea.precision import in_float64
+from coarea.tracing import Traced, trace
 
 _OWN_NAMES = ("initial_noise", "noise", "observe_noise")
 
@@ -89,9 +90,7 @@ class Markov(AbstractSimulator):
         if self.observe_noise is not None:
             own["observe_noise"] = (steps // observe_every, *self.observe_noise)
         self.inputs = Inputs({**shared, **own})
-        x = jax.eval_shape(lambda u: self._start(self.inputs.values(u)), self.inputs.example)
-        if not isinstance(x, jax.ShapeDtypeStruct):
-            raise ModelError("initial must return the state as one array.")
+        self.frozen()
 
     @property
     def parameters(self) -> tuple[str, ...]:  # pyright: ignore
@@ -103,6 +102,46 @@ class Markov(AbstractSimulator):
         """How often the state is seen."""
         return self.steps // self.observe_every
 
+    def frozen(self):  # noqa: D102
+        s = self.shared.example_values
+        noise, first_noise, seen_noise = (
+            None if shape is None else jax.ShapeDtypeStruct(shape, float)
+            for shape in (self.noise, self.initial_noise, self.observe_noise)
+        )
+        t = jax.ShapeDtypeStruct((), int)
+        initial = trace(self._initial_state, s, first_noise, what="initial")
+        x = jax.eval_shape(initial, s, first_noise)
+        step = trace(self._next_state(x.shape), s, x, noise, t, what="step")
+        observe = report = None
+        if self.observe is not None:
+            observe = trace(_array_of(self.observe, "observe"), s, x, seen_noise, t, what="observe")
+        if self.report is not None:
+            report = trace(self.reported, s, what="outputs")
+        return eqx.tree_at(
+            lambda m: (m.shared, m.inputs, m.initial, m.step, m.observe, m.report),
+            self,
+            (self.shared.copied(), self.inputs.copied(), initial, step, observe, report),
+            is_leaf=lambda x: x is None,
+        )
+
+    def _initial_state(self, s, n):
+        x = _array_of(self.initial, "initial")(s, n)
+        return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(float)
+
+    def _next_state(self, shape):
+        step = _array_of(self.step, "step")
+
+        def checked(s, x, n, t):
+            ahead = step(s, x, n, t)
+            if ahead.shape != shape:
+                raise ModelError(
+                    f"step must return a state of the shape that initial returns, {shape}; it "
+                    f"returned {ahead.shape}."
+                )
+            return ahead.astype(x.dtype)
+
+        return checked
+
     def _start(self, values: Mapping[str, Array]) -> Array:
         return self.first_state(self._shared(values), values.get("initial_noise"))
 
@@ -111,7 +150,7 @@ class Markov(AbstractSimulator):
 
     def first_state(self, s: Mapping[str, Array], n: Array | None) -> Array:
         """The state before the first step."""
-        return jnp.asarray(self.initial(s, n))
+        return self.initial(s, n) if isinstance(self.initial, Traced) else self._initial_state(s, n)
 
     def advance(self, s: Mapping[str, Array], x: Array, n: Array, interval: Any) -> Array:
         """The state an interval between observations later; `n` is (observe_every, …)."""
@@ -135,7 +174,7 @@ class Markov(AbstractSimulator):
         """The outputs that depend on the shared inputs alone."""
         if self.report is None:
             return dict(s)
-        return {name: jnp.asarray(value) for name, value in self.report(s).items()}
+        return named(self.report(dict(s)), "outputs", "values")
 
     def intervals(self, noise: Array) -> Array:
         """The noise of all steps, a row for each interval between observations."""
@@ -156,6 +195,22 @@ class Markov(AbstractSimulator):
         e = values.get("observe_noise")
         y = jax.vmap(self.seen, in_axes=(None, 0, None if e is None else 0, 0))(s, x, e, numbers)
         return {**self.reported(s), "x": x, "y": y}
+
+
+def _array_of(function: Callable, name: str) -> Callable[..., Array]:
+    """A function of the user's that returns one array."""
+
+    def checked(*args):
+        value = function(*args)
+        try:
+            return jnp.asarray(value)
+        except (TypeError, ValueError) as error:
+            raise ModelError(
+                f"{name} must return one array, not a {type(value).__name__}: put what it holds "
+                "into one (jax.numpy.stack, jax.numpy.concatenate)."
+            ) from error
+
+    return checked
 
 
 def _shape(given: int | tuple[int, ...] | None) -> tuple[int, ...] | None:

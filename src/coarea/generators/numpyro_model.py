@@ -1,5 +1,6 @@
 """A NumPyro model as a generator: its latent sites become inputs, any site may be observed."""
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -9,59 +10,52 @@ import jax.numpy as jnp
 import numpy as np
 
 from coarea.errors import DataError, ModelError
+from coarea.generators.data import real_values
 from coarea.generators.generator import AbstractGenerator
 from coarea.generators.inputs import Flat, Inputs, StandardNormal
 from coarea.generators.numpyro_sites import Found, Interpreter, drawing
+from coarea.programs import runs_once
+from coarea.tracing import Traced, trace
 
 # How many prior draws say whether an observation can lie in a support that depends on latents.
 _DRAWS = 16
-
-
-class Held:
-    """A model with its arguments: what it closes over belongs to the program that is compiled."""
-
-    def __init__(self, model: Callable, args: tuple, kwargs: Mapping[str, Any]):
-        self.model, self.args, self.kwargs = model, args, dict(kwargs)
-
-    def __call__(self):  # noqa: D102
-        return self.model(*self.args, **self.kwargs)
+WHAT = "the NumPyro model"
 
 
 class Program(AbstractGenerator):
     """A NumPyro model, its observed sites chosen. Made by `from_numpyro`.
 
     `data` are those given for sample sites, by name; where something is missing, `present` says so.
+    `run` gives the outputs and the log density from values and data, `prior` coordinates from a
+    key.
     """
 
-    held: Held = eqx.field(static=True)
     inputs: Inputs
     parameters: tuple[str, ...] | None = eqx.field(static=True, default=None, init=False)
+    run: Traced
+    prior: Traced
     data: dict[str, np.ndarray]
     present: dict[str, np.ndarray]
-    lifted: frozenset[str] = eqx.field(static=True)
     likelihoods: dict[str, np.ndarray]
 
     @property
     def given(self):  # noqa: D102
         return self.likelihoods
 
+    def frozen(self):  # noqa: D102
+        return self
+
     def outputs(self, u):  # noqa: D102
-        return self._run(self._source(u)).outputs
+        return dict(self._run(u)[0])
 
     def log_density(self, u):  # noqa: D102
-        terms = self._run(self._source(u)).log_terms
-        return self.inputs.log_density(u) + sum(terms, start=jnp.zeros((), u.dtype))
+        return self.inputs.log_density(u) + self._run(u)[1]
 
     def draw(self, key):  # noqa: D102
-        drawn = self._run(drawing(key)).coordinates
-        return jnp.concatenate([drawn[name].ravel() for name in self.inputs.names])
+        return self.prior(key, self.data, self.present)
 
-    def _source(self, u):
-        values = self.inputs.values(u)
-        return lambda name, fn, is_normal: values[name]
-
-    def _run(self, source) -> "Interpreter":
-        return Interpreter(self.held, self.data, self.present, self.lifted, source).run()
+    def _run(self, u):
+        return self.run(self.inputs.values(u), self.data, self.present)
 
 
 def from_numpyro(
@@ -72,9 +66,10 @@ def from_numpyro(
     lift: Iterable[str] | None,
 ) -> tuple[Program, dict[str, Any]]:
     """A model as a generator, and the data of those of its outputs that are constrained to them."""
-    held = Held(model, args, kwargs)
     wanted = None if lift is None else frozenset([lift] if isinstance(lift, str) else lift)
-    data = {name: np.ma.asarray(given) for name, given in observed.items()}
+    args, kwargs = _copied((args, dict(kwargs)))
+    held = functools.partial(model, *args, **kwargs)
+    data = {name: real_values(name, given) for name, given in observed.items()}
     values = {name: np.ma.getdata(x) for name, x in data.items()}
     present = {name: ~np.ma.getmaskarray(x) for name, x in data.items() if np.ma.is_masked(x)}
     first, seen = _discovered(held, values, present, wanted)
@@ -100,28 +95,75 @@ def from_numpyro(
         for name, found in seen.items()
         if name not in first.lifted and np.size(found.data)
     }
+    run, prior = _frozen(
+        held,
+        Inputs(inputs),
+        given,
+        {name: x for name, x in present.items() if name in given},
+        frozenset(first.lifted),
+    )
     return Program(
-        held=held,
         inputs=Inputs(inputs),
+        run=run,
+        prior=prior,
         data=given,
         present={name: x for name, x in present.items() if name in given},
-        lifted=frozenset(first.lifted),
         likelihoods=likelihoods,
     ), exact
+
+
+def _copied(tree: Any) -> Any:
+    """Arguments whose arrays nobody else can change, nor JAX remember in another precision."""
+    return jax.tree.map(lambda x: np.array(x) if isinstance(x, np.ndarray) else x, tree)
+
+
+def _frozen(held, inputs: Inputs, data, present, lifted) -> tuple[Traced, Traced]:
+    """The model at given values, and its prior, as traced functions."""
+
+    def interpreted(data, present, source):
+        found = Interpreter(held, data, present, lifted, source).run()
+        if set(found.shapes) != set(inputs.names):
+            raise ModelError(
+                "the model's sites change from one call to the next: "
+                f"{', '.join(sorted(set(found.shapes) ^ set(inputs.names)))}. Which sites there "
+                "are must follow from its arguments alone."
+            )
+        return found
+
+    def run(values, data, present):
+        def source(name, fn, is_normal):
+            return values.get(name, jnp.zeros(fn.shape()))
+
+        found = interpreted(data, present, source)
+        return dict(found.outputs), sum(found.log_terms, start=jnp.zeros((), float))
+
+    def prior(key, data, present):
+        drawn = interpreted(data, present, drawing(key)).coordinates
+        return jnp.concatenate([drawn[name].ravel() for name in inputs.names])
+
+    return (
+        trace(run, inputs.example_values, data, present, what=WHAT),
+        trace(prior, jax.random.key(0), data, present, what=WHAT),
+    )
+
+
+@runs_once
+def _seen_at(traced: Traced, keys, values, present):
+    return jax.vmap(lambda key: traced(key, values, present))(keys)
 
 
 def _discovered(held, values, present, wanted) -> tuple["Interpreter", dict[str, Found]]:
     """The model run at prior draws: its sites, and what its observed ones see."""
     first: Interpreter | None = None
 
-    def run(key):
+    def run(key, values, present):
         nonlocal first
-        interpreter = Interpreter(held, values, present, wanted, drawing(key)).run()
-        first = interpreter if first is None else first
-        return interpreter.seen
+        first = Interpreter(held, values, present, wanted, drawing(key)).run()
+        return first.seen
 
     keys = jax.random.split(jax.random.key(0), _DRAWS)
-    seen = jax.tree.map(np.asarray, jax.jit(jax.vmap(run))(keys))
+    traced = trace(run, keys[0], values, present, what=WHAT)
+    seen = jax.tree.map(np.asarray, _seen_at(traced, keys, values, present))
     assert first is not None
     for name, found in seen.items():
         if any(not np.array_equal(x, x[:1].repeat(_DRAWS, 0), equal_nan=True) for x in found[:2]):

@@ -66,6 +66,7 @@ def condition(
         )
     if structure == "markov" and not isinstance(model, Markov):
         raise ModelError("structure='markov' is for a coarea.Markov model: write the model as one.")
+    model = model.frozen()
     observations, outputs = observe(model, observed)
     for observation in observations:
         _check_real(observation.name, outputs[observation.name].dtype)

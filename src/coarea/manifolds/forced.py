@@ -26,6 +26,9 @@ class TeacherForced(AbstractSimulator):
         self.model, self.seen = model, seen
         self.inputs, self.parameters = model.inputs, model.parameters
 
+    def frozen(self):  # noqa: D102
+        return TeacherForced(self.model.frozen(), self.seen)
+
     @property
     def fixed(self) -> dict[str, Array]:
         """The states, which are what was seen."""

@@ -15,6 +15,7 @@ from coarea.manifolds.dense import Dense
 from coarea.manifolds.target import AbstractGeodesic, AbstractTarget, Evaluation, in_own_units
 from coarea.manifolds.validation import check_derivatives, check_digits
 from coarea.precision import in_float64
+from coarea.tracing import trace
 
 
 class Manifold(AbstractTarget):
@@ -50,10 +51,11 @@ class Manifold(AbstractTarget):
         point: Any,
         geodesic: AbstractGeodesic | None = None,
     ):
-        self.constraint = constraint
-        self.log_density = log_density
         self.geodesic = geodesic
         self.point = _as_arrays(point)
+        like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, float), self.point)
+        self.constraint = trace(_equations(constraint), like, what="constraint")
+        self.log_density = trace(_number(log_density), like, what="log_density")
         self.units = None
         flat = self._flat_point
         self._extent = np.asarray(float(jnp.max(jnp.abs(flat))) or 1.0)
@@ -66,9 +68,6 @@ class Manifold(AbstractTarget):
                 "elements."
             )
         self.shape = Dense.for_size(self._num_constraints, flat.size)
-        density = jax.eval_shape(lambda u: self._log_density(u), flat)
-        if density.shape != ():
-            raise ModelError(f"log_density must return one number, not shape {density.shape}.")
         check_digits(lambda u: self._residual(u), flat, "constraint")
         check_digits(lambda u: self._log_density(u), flat, "log_density")
         # A residual is judged by how far the constraint moves when the point does.
@@ -85,11 +84,10 @@ class Manifold(AbstractTarget):
         return ravel_pytree(self.point)[1](in_own_units(u, self.units).astype(float))
 
     def _residual(self, u):
-        parts = [jnp.ravel(x) for x in jax.tree.leaves(self.constraint(self._unravel(u)))]
-        return jnp.concatenate(parts)
+        return self.constraint(self._unravel(u))
 
     def _log_density(self, u):
-        return jnp.asarray(self.log_density(self._unravel(u)))
+        return self.log_density(self._unravel(u))
 
     @property
     def num_inputs(self):  # noqa: D102
@@ -175,12 +173,46 @@ class Manifold(AbstractTarget):
         return f"constraint[{constraint}]"
 
 
+def _equations(constraint: Callable) -> Callable:
+    """The constraint as one vector."""
+    if not callable(constraint):
+        raise ModelError(f"constraint must be a function of the point, not {constraint!r}.")
+
+    def flat(x):
+        found = constraint(x)
+        parts = [jnp.ravel(jnp.asarray(part)) for part in jax.tree.leaves(found)]
+        if not parts or not sum(part.size for part in parts):
+            raise ModelError(f"constraint returns no equations, but {found!r}.")
+        if any(not jnp.issubdtype(part.dtype, jnp.floating) for part in parts):
+            raise ModelError(
+                "constraint returns values that are not real numbers but "
+                f"{parts[0].dtype}: return what must be zero, not whether it is."
+            )
+        return jnp.concatenate(parts)
+
+    return flat
+
+
+def _number(log_density: Callable) -> Callable:
+    if not callable(log_density):
+        raise ModelError(f"log_density must be a function of the point, not {log_density!r}.")
+
+    def scalar(x):
+        value = log_density(x)
+        if value is None or jnp.shape(value) != ():
+            shape = "None" if value is None else f"shape {jnp.shape(value)}"
+            raise ModelError(f"log_density must return one number, not {shape}.")
+        return jnp.asarray(value, float)
+
+    return scalar
+
+
 def _as_arrays(point: Any) -> np.ndarray | dict[str, np.ndarray]:
     try:
         if isinstance(point, Mapping):
-            arrays: Any = {name: np.asarray(x, dtype=float) for name, x in point.items()}
+            arrays: Any = {name: np.array(x, dtype=float) for name, x in point.items()}
         else:
-            arrays = np.asarray(point, dtype=float)
+            arrays = np.array(point, dtype=float)
     except (TypeError, ValueError) as error:
         raise ModelError(
             f"point must be an array, or a dictionary from names to arrays: {error}."

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from coarea.errors import DataError, PrecisionError
+from coarea.errors import DataError
 from coarea.generators import AbstractGenerator
+from coarea.generators.data import real_values
 
 
 class Observation(eqx.Module):
@@ -61,26 +62,12 @@ def observe(
     """The data, checked against the shapes of the model's outputs; and these."""
     if not isinstance(observed, Mapping) or not observed:
         raise DataError("observed must be a dictionary from output names to values, not empty.")
-    outputs = _traced(model, model.inputs.example)
+    outputs = jax.eval_shape(lambda u: model.outputs(u), model.inputs.example)
     made = [_observation(name, given, outputs) for name, given in observed.items()]
     present = tuple(observation for observation in made if observation.values.size)
     if not present:
         raise DataError("every observed value is masked: there is nothing to condition on.")
     return present, outputs
-
-
-def _traced(model: AbstractGenerator, u) -> Mapping[str, jax.ShapeDtypeStruct]:
-    """The shapes of the outputs."""
-    try:
-        return jax.eval_shape(lambda u: model.outputs(u), u)
-    except TypeError as error:
-        if "float32" in str(error) and "float64" in str(error):
-            raise PrecisionError(
-                "the generator mixes float32 with the float64 of its inputs, most likely in an "
-                "array made by JAX outside of its function, where double precision is off. Make "
-                f"such arrays inside the function, or with NumPy. JAX says: {error}"
-            ) from error
-        raise
 
 
 def _observation(name: str, given: Any, outputs: Mapping[str, jax.ShapeDtypeStruct]) -> Observation:
@@ -89,10 +76,7 @@ def _observation(name: str, given: Any, outputs: Mapping[str, jax.ShapeDtypeStru
             f"{name!r} is not an output of the generator, whose outputs are {', '.join(outputs)}."
         )
     output = outputs[name]
-    data = np.ma.asarray(given)
-    if data.dtype.kind not in "fiub":
-        raise DataError(f"observed {name!r} is not real-valued, but has dtype {data.dtype}.")
-    data = data.astype(float)
+    data = real_values(name, given).astype(float)
     if data.shape != output.shape:
         raise DataError(
             f"observed {name!r} has shape {data.shape}, but the generator's output {name!r} has "

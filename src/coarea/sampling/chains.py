@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
+from coarea.programs import compile_bounded
 from coarea.routines import one_routine
 
 # For the sake of digits XLA sums a long row on a CPU in pieces, each a program of its own. Doubles
@@ -66,16 +67,18 @@ def _in_turn(program: AbstractProgram, chains, done, count):
     return jax.lax.map(lambda chain: _advance_one(program, chain, done, count), chains)
 
 
-_program = eqx.filter_jit(_together, compiler_options=COMPILER_OPTIONS)  # pyright: ignore[reportCallIssue]
+_program = compile_bounded(_together, COMPILER_OPTIONS)
 
 
-@eqx.filter_jit(compiler_options=ROUTINE_OPTIONS)  # pyright: ignore[reportCallIssue]
-def _routine(program: AbstractProgram, chains, done, count):
+def _as_routine(program: AbstractProgram, chains, done, count):
     """Chains that may wait for one another had better make their transitions one after another."""
     args = program, chains, done, count
     if program.in_step or jax.tree.leaves(chains)[0].shape[0] == 1:
         return one_routine(_together, args)
     return one_routine(_in_turn, args, otherwise=_together)
+
+
+_routine = compile_bounded(_as_routine, ROUTINE_OPTIONS)
 
 
 def longest_block(size: int, num_chains: int) -> int:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +11,7 @@ from jaxtyping import Array, Key
 from coarea.errors import DataError, ModelError
 from coarea.generators import AbstractSimulator
 from coarea.precision import in_float64
+from coarea.programs import compile_bounded
 from coarea.sampling.settings import one_blas_thread
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _of_generator(model: AbstractSimulator, draws: "DataTree", key) -> dict[str,
     return {k: np.asarray(x).reshape(chains, length, *x.shape[1:]) for k, x in outputs.items()}
 
 
-@eqx.filter_jit
+@compile_bounded
 def _computed(model, kept, keys):
     def one(given):
         kept, key = given

@@ -36,6 +36,7 @@ from coarea.sampling.start_checks import check_given, check_starts
 from coarea.sampling.transitions import Ended, Exact, Plan, begin, end, kept_of
 from coarea.sampling.units import units_for
 from coarea.sampling.warmup import Warmup
+from coarea.tracing import retraced
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -79,6 +80,8 @@ def sample(
     """
     _check(target, draws, warmup, chains, seed, kernel, start, keep)
     with computing_in(precision):
+        if precision == "float32":
+            target = retraced(target)
         size = _kept_size(target, keep)
         together = _together(target, chains)
     places = places_for(chains, together, devices)
@@ -113,7 +116,7 @@ def sample(
 def _together(target: AbstractTarget, chains: int) -> int:
     """How many of them are to be vectorised on a CPU: none where a model calls LAPACK."""
     together = target.chains_together(chains)
-    u = jax.ShapeDtypeStruct((target.num_inputs,), float)
+    u = jax.ShapeDtypeStruct((target.num_inputs,), jnp.zeros(()).dtype)
     return 1 if together > 1 and calls_lapack(lambda u: target.residual(u), u) else together
 
 
@@ -194,7 +197,7 @@ def _check(target, draws, warmup, chains, seed, kernel, start, keep) -> None:
 
 def _kept_size(target, keep) -> int:
     """How many numbers are kept of each draw. If none are, there is nothing to sample for."""
-    u = jax.ShapeDtypeStruct((target.num_inputs,), float)
+    u = jax.ShapeDtypeStruct((target.num_inputs,), jnp.zeros(()).dtype)
     latents, inputs = jax.eval_shape(lambda u: kept_of(target, u, keep == "inputs"), u)
     if not latents and not target.fixed and inputs is None:
         raise DataError(

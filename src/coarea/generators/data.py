@@ -1,0 +1,33 @@
+"""Observed values as arrays of real numbers, missing ones masked."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from coarea.errors import DataError
+
+
+def real_values(name: str, given: Any) -> np.ma.MaskedArray:
+    """A copy of the observed values, refused unless they are real numbers."""
+    try:
+        data = np.ma.array(given, copy=True)
+    except Exception as error:  # what NumPy raises depends on what it was given
+        raise DataError(
+            f"observed {name!r} cannot be made an array of numbers: {_why(given)}."
+        ) from error
+    if data.dtype.kind not in "fiub":
+        raise DataError(f"observed {name!r} is not real-valued: {_why(given, data.dtype)}.")
+    return data
+
+
+def _why(given: Any, dtype: Any = None) -> str:
+    if given is None:
+        return "it is None. Leave out what was not observed, or mask it (numpy.ma.masked_invalid)"
+    if isinstance(given, jax.core.Tracer):
+        return "it is being traced by JAX. Condition outside of jit, grad and vmap"
+    if isinstance(given, list | tuple) and dtype in (None, object):
+        return "its rows differ in length. Fill them up and mask what was added (numpy.ma)"
+    if isinstance(given, jax.Array):
+        return f"it has dtype {given.dtype}"
+    return f"it has dtype {dtype}" if dtype is not None else f"it is a {type(given).__name__}"

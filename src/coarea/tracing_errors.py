@@ -1,0 +1,84 @@
+"""What JAX, NumPy and Python raise inside a user's function, told with its place and the cure."""
+
+import traceback
+from pathlib import Path
+
+import jax
+
+from coarea.errors import CoareaError, ModelError, PrecisionError
+
+_HERE = str(Path(__file__).parent)
+_LIBRARIES = ("site-packages", "dist-packages", "importlib")
+
+_BRANCH = (
+    "it branches in Python on a value that depends on the random inputs. Use jax.numpy.where, "
+    "jax.lax.cond or jax.lax.select, which JAX can trace"
+)
+_NUMPY = (
+    "it hands a value that depends on the random inputs to NumPy, SciPy or Python, which cannot be "
+    "traced. Use the function of the same name in jax.numpy or jax.scipy"
+)
+_INTEGER = (
+    "it uses a value that depends on the random inputs where Python needs a whole number: a range, "
+    "a shape or an index. Shapes and loop bounds must be constants; mask with jax.numpy.where what "
+    "is not needed"
+)
+_CONCRETE = (
+    "it needs the number behind a value that depends on the random inputs (float(), int(), "
+    ".item(), a shape). Keep such values as JAX arrays"
+)
+_BOOLEAN_INDEX = (
+    "it picks elements by a condition on the random inputs, so that their number is not known. Use "
+    "jax.numpy.where(condition, x, 0.0)"
+)
+_LEAKED = (
+    "it uses a value that an earlier call left behind (in a global, an attribute or a list). "
+    "Return what is to be kept as an output instead"
+)
+
+_CURES: tuple[tuple[type[Exception], str], ...] = (
+    (jax.errors.TracerBoolConversionError, _BRANCH),
+    (jax.errors.TracerIntegerConversionError, _INTEGER),
+    (jax.errors.TracerArrayConversionError, _NUMPY),
+    (jax.errors.UnexpectedTracerError, _LEAKED),
+    (jax.errors.NonConcreteBooleanIndexError, _BOOLEAN_INDEX),
+    (jax.errors.ConcretizationTypeError, _CONCRETE),
+)
+
+
+def explained(error: Exception, what: str) -> CoareaError:
+    """The error that tells a user what went wrong in `what`, where, and what to do."""
+    place = where(error)
+    for kind, cure in _CURES:
+        if isinstance(error, kind):
+            return ModelError(f"{what} cannot be traced{place}: {cure}.")
+    text = f"{type(error).__name__}: {error}".strip(": ")
+    if isinstance(error, TypeError) and "float32" in text and "float64" in text:
+        return PrecisionError(
+            f"{what} mixes float32 with the float64 of its inputs{place}, most likely in an "
+            "array made by JAX outside of its function, where double precision is off. Make "
+            f"such arrays inside the function, or with NumPy. JAX says: {error}"
+        )
+    if isinstance(error, TypeError) and "int32" in text and "int64" in text:
+        return PrecisionError(
+            f"{what} meets an array that JAX remembers in another precision{place}. Call "
+            "jax.clear_caches() first, or index with a copy of the array. JAX says: "
+            f"{error}"
+        )
+    return ModelError(f"{what} fails{place} with {text}")
+
+
+def where(error: BaseException) -> str:
+    """The line of the user's that an error comes from, in words; empty if it is none."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(_HERE)
+        and not any(library in frame.filename for library in _LIBRARIES)
+        and not frame.filename.startswith("<frozen")
+    ]
+    if not frames:
+        return ""
+    last = frames[-1]
+    line = f": `{last.line}`" if last.line else ""
+    return f" (in {last.name}, {Path(last.filename).name} line {last.lineno}{line})"
