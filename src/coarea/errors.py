@@ -1,5 +1,7 @@
 """What can go wrong, by kind. Every message names the thing and the cure."""
 
+from typing import Any
+
 
 class CoareaError(Exception):
     """The base of every error that coarea raises on purpose."""
@@ -35,6 +37,18 @@ class AcceptanceError(CoareaError, RuntimeError):
     def __init__(self, message: str, smallest_distance: float):
         super().__init__(message)
         self.smallest_distance = smallest_distance
+
+
+class ResultError(CoareaError, RuntimeError):
+    """Draws were made, but something failed afterwards. `draws` has what could be saved.
+
+    It is what the call would have returned, or, where that could not be made, a dictionary of
+    NumPy arrays for each of its groups.
+    """
+
+    def __init__(self, message: str, draws: Any):
+        super().__init__(message)
+        self.draws = draws
 
 
 class SamplingWarning(UserWarning):

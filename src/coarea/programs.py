@@ -81,7 +81,7 @@ def compile_bounded(
             other_tree,
             tuple((type(x), x) for x in others),
             tuple(map(_signature, leaves)),
-            jax.config.jax_enable_x64,
+            jax.dtypes.canonicalize_dtype(float),
         )
         with _LOCK:
             compiled = _programs.pop(key, None)
@@ -114,6 +114,8 @@ _MOST_MAPS = 30_000
 
 class _Compiled:
     """A function compiled for one choice of what is not an array in its arguments."""
+
+    _rest: Any = None  # of what the function returns: what is no array
 
     def __init__(self, function: Callable, tree, rest, options: Mapping[str, Any] | None):
         def run(leaves):

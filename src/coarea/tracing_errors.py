@@ -1,6 +1,8 @@
 """What JAX, NumPy and Python raise inside a user's function, told with its place and the cure."""
 
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import jax
@@ -66,6 +68,17 @@ def explained(error: Exception, what: str) -> CoareaError:
             f"{error}"
         )
     return ModelError(f"{what} fails{place} with {text}")
+
+
+@contextmanager
+def explaining(what: str) -> Iterator[None]:
+    """A context in which errors that `what` raises are explained."""
+    try:
+        yield
+    except CoareaError:
+        raise
+    except Exception as error:
+        raise explained(error, what) from error
 
 
 def where(error: BaseException) -> str:

@@ -19,8 +19,9 @@ from coarea.approximate.trajectories import (
     best_parameters,
     report_of,
 )
+from coarea.arguments import checked_count, key_from_seed
 from coarea.errors import ModelError, SettingError
-from coarea.kernels.kernel import check_positive_count, step_range
+from coarea.kernels.kernel import step_range
 from coarea.precision import in_float64
 
 if TYPE_CHECKING:
@@ -62,9 +63,7 @@ def hamiltonian(
     (2, 200)
     """
     options = Options(**run)
-    check_positive_count("simulations", simulations)
-    if simulations < 2:
-        raise SettingError("simulations=1: a variance needs two or more.")
+    simulations = checked_count("simulations", simulations, 2)  # for a variance
     model = checked_model(model)
     directed = Directed(model, "hamiltonian")
     if model.has_factor:
@@ -76,7 +75,7 @@ def hamiltonian(
     method = CommonNumbers(synthetic, step_range(num_steps), as_step(step_size), options.warmup)
     starts = options.given_starts(directed.places.size)
     if starts is None:
-        fixed = FixedSeed(synthetic, jax.random.key(options.seed))
+        fixed = FixedSeed(synthetic, key_from_seed(options.seed))
         starts = best_parameters(fixed, directed, options)
     _check_spread(synthetic, starts[0])
     return run_chains(

@@ -54,7 +54,7 @@ def mcmc(
     options = Options(**run)
     check_step_size(step_size)
     target = soften(model, observed, epsilon, kernel)
-    directed = Directed(model, "mcmc")
+    directed = Directed(target.model, "mcmc")
     method = RandomWalk(
         target,
         directed,

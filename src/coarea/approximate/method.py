@@ -12,15 +12,16 @@ import jax
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Key
 
+from coarea.arguments import checked_count, checked_seed
 from coarea.errors import SettingError
 from coarea.programs import compile_bounded
 from coarea.routines import calls_lapack
 from coarea.sampling.chains import AbstractProgram, Block, for_each_chain, longest_block
 from coarea.sampling.places import Devices, places_for
 from coarea.sampling.progress import Display
-from coarea.sampling.results import as_datatree, warn_of_problems
+from coarea.sampling.results import check_names, finished
 from coarea.sampling.run import Group, draw
-from coarea.sampling.settings import check_count, one_blas_thread
+from coarea.sampling.settings import check_memory, one_blas_thread
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -116,8 +117,9 @@ class Options:
     progress: bool = True
 
     def __post_init__(self):
-        for name, least in (("draws", 1), ("warmup", 0), ("chains", 1), ("seed", 0)):
-            check_count(name, getattr(self, name), least)
+        for name, least in (("draws", 1), ("warmup", 0), ("chains", 1)):
+            object.__setattr__(self, name, checked_count(name, getattr(self, name), least))
+        object.__setattr__(self, "seed", checked_seed(self.seed))
         check_keep(self.keep)
 
     def given_starts(self, size: int) -> np.ndarray | None:
@@ -180,23 +182,25 @@ def run_chains(
     together = 1 if calls_lapack(target.log_density, u) else min(options.chains, _TOGETHER)
     places = places_for(options.chains, together, options.devices)
     total = (warmup + options.draws) * sum(len(place.chains) for place in places)
-    size = sum(x.size for x in jax.tree.leaves(jax.eval_shape(target.latents, u)))
+    latents, inputs = jax.eval_shape(lambda u: (target.latents(u), target.inputs(u)), u)
+    keep_inputs = options.keep == "inputs"
+    kept = {"posterior": latents} | ({"inputs": inputs} if keep_inputs else {})
+    check_names(kept)
+    size = sum(x.size for x in jax.tree.leaves(kept))
+    check_memory(size, options.chains, options.draws)
     with one_blas_thread(), Display(options.progress, total) as display:
         display.compiling()
-        keep_inputs = options.keep == "inputs"
         program = Approximate(
             method=method,
             keep_inputs=keep_inputs,
-            longest_block=longest_block(
-                size + keep_inputs * target.num_inputs, len(places[0].chains)
-            ),
+            longest_block=longest_block(size, len(places[0].chains)),
         )
         groups = []
         for place in places:
             keys, u = place.keys(options.seed), place.put(starts)
             begin = functools.partial(_begin, method, keys, u)
             groups.append(Group(place, begin, warmup, options.draws))
-        block, _ = draw(program, groups, options.chains, options.draws, "float64", display.update)
+        drawn, _ = draw(program, groups, options.chains, options.draws, "float64", display.update)
     about = {
         "method": name,
         "seed": options.seed,
@@ -204,9 +208,7 @@ def run_chains(
         "sampling_time": time.perf_counter() - began,
         **about,
     }
-    result = as_datatree(block, target.observed, about)
-    warn_of_problems(result, stacklevel=5)
-    return result
+    return finished(drawn, target.observed, about, stacklevel=5)
 
 
 @compile_bounded

@@ -14,9 +14,9 @@ from coarea.approximate.batches import batch_size, map_batches
 from coarea.approximate.method import check_keep
 from coarea.approximate.results import accepted, nothing_accepted, warn_if_interrupted
 from coarea.approximate.softened import Closeness, Directed, Softened, soften
+from coarea.arguments import checked_count, checked_seed, key_from_seed
 from coarea.errors import SettingError
 from coarea.precision import in_float64
-from coarea.sampling.settings import check_count
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -53,18 +53,18 @@ def optimisation_monte_carlo(
     >>> co.approximate.resample(draws, 500).posterior["z"].shape
     (1, 500)
     """
-    check_count("simulations", simulations, 1)
-    check_count("seed", seed, 0)
+    simulations = checked_count("simulations", simulations)
+    seed = checked_seed(seed)
     check_keep(keep)
     target = soften(model, observed, epsilon, kernel)
-    directed = Directed(model, "optimisation_monte_carlo")
+    directed = Directed(target.model, "optimisation_monte_carlo")
     if target.num_observed < directed.places.size:
         raise SettingError(
             f"{target.num_observed} observed values do not determine {directed.places.size} "
             "parameters, so that for each noise many fit: observe as many, or use "
             "elliptical_slice."
         )
-    fits = Fits(target, directed, jax.random.key(seed))
+    fits = Fits(target, directed, key_from_seed(seed))
     batch = max(1, batch_size(target.num_inputs) // 4)
     found, done = map_batches(fits.fit, np.arange(simulations), batch, partial=True)
     warn_if_interrupted(done, simulations)

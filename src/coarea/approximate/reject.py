@@ -13,9 +13,9 @@ from coarea.approximate.batches import batch_size, map_batches
 from coarea.approximate.method import check_keep
 from coarea.approximate.results import accepted, nothing_accepted, warn_if_interrupted
 from coarea.approximate.softened import Closeness, Softened, soften
+from coarea.arguments import checked_count, checked_seed, key_from_seed
 from coarea.errors import SettingError
 from coarea.precision import in_float64
-from coarea.sampling.settings import check_count
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -51,8 +51,8 @@ def reject(
     >>> draws.posterior["z"].shape
     (1, 500)
     """
-    check_count("simulations", simulations, 1)
-    check_count("seed", seed, 0)
+    simulations = checked_count("simulations", simulations)
+    seed = checked_seed(seed)
     check_keep(keep)
     if (epsilon is None) == (quantile is None):
         raise SettingError("give epsilon, or else quantile: one of them says what is close.")
@@ -62,7 +62,7 @@ def reject(
         if kernel != "uniform":
             raise SettingError("quantile is for the uniform kernel: give the Gaussian an epsilon.")
     target = soften(model, observed, np.inf if epsilon is None else epsilon, kernel)
-    simulate = Simulations(target, jax.random.key(seed))
+    simulate = Simulations(target, key_from_seed(seed))
     nearest = Nearest(target, None if quantile is None else max(1, round(quantile * simulations)))
     batch = batch_size(target.num_inputs)
     numbers = np.arange(simulations)

@@ -19,9 +19,9 @@ from coarea.approximate.method import check_keep
 from coarea.approximate.results import accepted, nothing_accepted
 from coarea.approximate.softened import Closeness, Directed, Simulated, Softened, soften
 from coarea.approximate.weights import effective_size, normalised
+from coarea.arguments import checked_count, checked_seed, key_from_seed
 from coarea.errors import SamplingWarning, SettingError
 from coarea.precision import in_float64
-from coarea.sampling.settings import check_count
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -72,15 +72,15 @@ def smc(
     >>> draws.posterior["z"].shape, bool((draws.sample_stats["distance"] <= 0.1).all())
     ((1, 500), True)
     """
-    check_count("particles", particles, 10)
-    check_count("seed", seed, 0)
+    particles = checked_count("particles", particles, 10)
+    seed = checked_seed(seed)
     check_keep(keep)
     target = soften(model, observed, epsilon, kernel)
     if moves not in (None, "parameters", "inputs"):
         raise SettingError(f"moves={moves!r}: choose 'parameters' or 'inputs'.")
     if moves is None:
-        moves = "inputs" if model.parameters is None else "parameters"
-    directed = Directed(model, "smc(moves='parameters')") if moves == "parameters" else None
+        moves = "inputs" if target.model.parameters is None else "parameters"
+    directed = Directed(target.model, "smc(moves='parameters')") if moves == "parameters" else None
     population = _Population(target, directed, particles, seed)
     stopped = population.descend(float(epsilon))
     if stopped is not None:
@@ -176,7 +176,7 @@ class _Population:
 
     def __init__(self, target: Softened, directed: Directed | None, particles: int, seed: int):
         self._target, self._directed = target, directed
-        self._keys = iter(jax.random.split(jax.random.key(seed), 4 * _MOST_LEVELS))
+        self._keys = iter(jax.random.split(key_from_seed(seed), 4 * _MOST_LEVELS))
         self._batch = min(batch_size(target.num_inputs), max(1, math.ceil(particles / 8)))
         self._slices = group_places(target.model, None)
         self._simulations = 0

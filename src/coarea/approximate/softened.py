@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from coarea.arguments import checked_number
 from coarea.errors import ModelError, SettingError
 from coarea.generators import AbstractSimulator
 from coarea.generators.inputs import Inputs, standard_normal_log_density
@@ -164,12 +165,12 @@ def checked_model(model: Any) -> AbstractSimulator:
 
 def check_epsilon(epsilon: Any) -> None:
     """Refuse a tolerance that is not a positive number."""
+    is_infinite = isinstance(epsilon, float) and epsilon == np.inf  # of those who accept all
     try:
-        is_well = bool(epsilon > 0)
-    except (TypeError, ValueError):
-        is_well = False
-    if not is_well:
+        if not is_infinite:
+            checked_number("epsilon", epsilon)
+    except SettingError:
         raise SettingError(
             f"epsilon={epsilon!r}: the tolerance is a distance from the data, a positive number. "
             "For none at all, coarea.condition(model, observed) conditions exactly."
-        )
+        ) from None

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from coarea.approximate.method import Options
 from coarea.approximate.softened import Softened
+from coarea.arguments import key_from_seed
 from coarea.errors import CoareaError, StartError
 from coarea.generators import AbstractGenerator
 from coarea.manifolds import condition
@@ -76,7 +77,7 @@ def on_the_data(
     """For each chain inputs that reproduce the data; None if the model has none to be found."""
     try:
         posterior = condition(model, observed, structure="dense")
-        return find_start(posterior, jax.random.key(options.seed), options.chains)
+        return find_start(posterior, key_from_seed(options.seed), options.chains)
     except CoareaError:
         return None
 
@@ -97,7 +98,7 @@ class Candidates(Protocol):
 def best_of_prior(candidates: Candidates, options: Options) -> tuple[np.ndarray, np.ndarray]:
     """For each chain, of many prior draws the one of greatest merit; and that merit."""
     # A stream of its own, apart from those of the chains.
-    key = jax.random.fold_in(jax.random.key(options.seed), 2**31)
+    key = jax.random.fold_in(key_from_seed(options.seed), 2**31)
     found = _best_of_prior(candidates, jax.random.split(key, options.chains))
     return jax.tree.map(np.asarray, found)
 

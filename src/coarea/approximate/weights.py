@@ -2,14 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from blackjax.smc.resampling import systematic
 
+from coarea.arguments import checked_count, checked_seed, key_from_seed
 from coarea.errors import DataError
 from coarea.precision import in_float64
-from coarea.sampling.settings import check_count
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -43,12 +42,12 @@ def resample(draws: "DataTree", num: int, seed: int = 0) -> "DataTree":
     >>> co.approximate.resample(weighted, 500).posterior["z"].shape
     (1, 500)
     """
-    check_count("num", num, 1)
+    num, seed = checked_count("num", num), checked_seed(seed)
     stats = draws["sample_stats"].dataset
     if "weight" not in stats or stats.sizes["chain"] != 1:
         raise DataError("these draws have no weights: they all count alike already.")
     weights = jnp.asarray(stats["weight"].values[0])
-    chosen = np.sort(np.asarray(systematic(jax.random.key(seed), weights, num)))
+    chosen = np.sort(np.asarray(systematic(key_from_seed(seed), weights, num)))
 
     def choose(group):
         if "draw" not in group.dims:

@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from coarea.arguments import check_draws
+
 if TYPE_CHECKING:
     from xarray import DataTree
 
@@ -16,6 +18,7 @@ _DRAWS_FOR_RHAT = 2**14
 _DRAWS_OF_A_CHAIN = 1000
 _FAILURES = 0.01
 _BFMI = 0.3
+_LEAST_ACCEPTANCE = 0.01
 
 
 class Finding(NamedTuple):
@@ -53,9 +56,12 @@ def diagnose(draws: "DataTree") -> Diagnosis:
     >>> [finding.name for finding in co.diagnose(draws).problems]
     []
     """
+    check_draws(draws, "diagnose")
     stats = {str(name): x.values for name, x in draws["sample_stats"].data_vars.items()}
     findings = _weights(stats["weight"]) if "weight" in stats else _mixing(draws)
+    findings += _not_finite(draws)
     if "convergence_error" in stats:
+        findings += _stuck(stats["acceptance_rate"])
         findings += _projections(stats["convergence_error"], stats["non_reversible_step"])
         # A trajectory that failed counts as divergent too; here it has been told of already.
         failed = stats["convergence_error"] | stats["non_reversible_step"]
@@ -140,6 +146,7 @@ def _mixing(draws) -> list[Finding]:
         if not any(variable.values.strides[:2]):
             continue  # repeated, not drawn
         x = variable.values[looked_at]
+        x = x if np.issubdtype(x.dtype, np.floating) else x.astype(float)
         x = x.reshape(*x.shape[:2], -1)
         x = x[..., np.all(np.isfinite(x), axis=(0, 1)) & _varies(x)]
         if x.shape[-1] == 0 or x.shape[1] < 4:
@@ -149,6 +156,8 @@ def _mixing(draws) -> list[Finding]:
         ess = np.min(array_stats.ess(x, chain_axis=0, draw_axis=1)) * num_chains / len(x)
         worst_rhat = max(worst_rhat, (str(name), float(rhat)), key=lambda pair: pair[1])
         worst_ess = min(worst_ess, (str(name), float(ess)), key=lambda pair: pair[1])
+    if not worst_ess[0]:
+        return []  # no variable has a value that is finite, or that varies
     least = _ESS_PER_CHAIN * num_chains
     findings = [
         Finding(
@@ -171,6 +180,48 @@ def _mixing(draws) -> list[Finding]:
             ),
         )
     return findings
+
+
+def _stuck(acceptance_rate) -> list[Finding]:
+    """The chains that hardly moved. Nothing, if there are none."""
+    stuck = np.flatnonzero(np.mean(acceptance_rate, axis=1) < _LEAST_ACCEPTANCE)
+    if not stuck.size:
+        return []
+    return [
+        Finding(
+            "stuck",
+            False,
+            f"{stuck.size} of {len(acceptance_rate)} chains accepted almost no proposal (the first "
+            f"is chain {stuck[0]}).",
+            "Their draws are copies of where they started. Use a smaller step_size, a longer "
+            "warmup, or other start points (start=…).",
+        )
+    ]
+
+
+def _not_finite(draws) -> list[Finding]:
+    """The variables with values that are NaN or infinite. Nothing, if there are none."""
+    seen = []
+    for name, variable in draws["posterior"].data_vars.items():
+        x = variable.values
+        if np.issubdtype(x.dtype, np.inexact) and not np.all(np.isfinite(x)):
+            bad = ~np.isfinite(x).reshape(*x.shape[:2], -1)
+            elements = f" (in {np.sum(np.any(bad, axis=(0, 1)))} of its {bad.shape[2]} elements)"
+            count = np.sum(np.any(bad, axis=2))
+            seen.append(
+                f"{name} is NaN or infinite in {count} of {bad.shape[0] * bad.shape[1]} draws"
+                f"{elements if x.ndim > 2 else ''}."
+            )
+    return [
+        Finding(
+            "finite",
+            False,
+            sentence,
+            "Its means and quantiles are not to be trusted. Look at what the model computes there: "
+            "a logarithm or root of a negative number, a division by zero, an overflow.",
+        )
+        for sentence in seen
+    ]
 
 
 def _looked_at(num_chains: int) -> slice | np.ndarray:

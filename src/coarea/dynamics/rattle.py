@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from coarea.arguments import checked_number
 from coarea.dynamics.flows import AbstractFlow, Rotation, Straight
 from coarea.dynamics.projection import project_onto
 from coarea.dynamics.solvers import (
@@ -83,8 +84,22 @@ class Rattle(eqx.Module):
     reverse_check: bool = eqx.field(static=True, default=True)
 
     def __check_init__(self):
-        if self.tolerance is not None and not self.tolerance > 0:
-            raise SettingError(f"tolerance={self.tolerance}: it must be positive.")
+        if self.tolerance is not None:
+            checked_number("tolerance", self.tolerance, example=1e-9)
+        if self.flow is not None and not isinstance(self.flow, AbstractFlow):
+            raise SettingError(
+                f"flow={self.flow!r}: leave it out, or give coarea.dynamics.Straight() or "
+                "Rotation()."
+            )
+        solvers = self.solvers
+        if solvers is not None and not (
+            isinstance(solvers, tuple)
+            and solvers
+            and all(isinstance(solver, AbstractSolver) for solver in solvers)
+        ):
+            raise SettingError(
+                f"solvers={solvers!r}: leave it out, or give a tuple of solvers of coarea.dynamics."
+            )
 
     def flow_for(self, target: AbstractTarget) -> AbstractFlow | AbstractGeodesic:
         """The flow given, or the one that suits the target."""

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from coarea.errors import DataError
 
@@ -24,7 +25,7 @@ def real_values(name: str, given: Any) -> np.ma.MaskedArray:
 def _why(given: Any, dtype: Any = None) -> str:
     if given is None:
         return "it is None. Leave out what was not observed, or mask it (numpy.ma.masked_invalid)"
-    if isinstance(given, jax.core.Tracer):
+    if isinstance(given, Tracer):
         return "it is being traced by JAX. Condition outside of jit, grad and vmap"
     if isinstance(given, list | tuple) and dtype in (None, object):
         return "its rows differ in length. Fill them up and mask what was added (numpy.ma)"

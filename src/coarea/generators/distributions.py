@@ -1,5 +1,6 @@
 """NumPyro distributions as inputs: a map from standard normals, or an unconstrained density."""
 
+import contextlib
 import math
 import sys
 from functools import singledispatch
@@ -8,6 +9,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jax.lax import erf_inv
 from jax.scipy.special import erf, log_ndtr, ndtr, ndtri
@@ -296,6 +298,42 @@ def has_normal_map(distribution: dist.Distribution) -> bool:
     return True
 
 
+def is_valid(distribution: dist.Distribution) -> Array:
+    """Whether all parameters are in the range that the distribution allows."""
+    checks = [jnp.asarray(True)]
+    for name, constraint in distribution.arg_constraints.items():
+        with contextlib.suppress(ValueError, NotImplementedError):  # one that depends on others
+            value = getattr(distribution, name, None)
+            checks.append(jnp.asarray(True if value is None else constraint(value)))
+    low, high = (getattr(distribution, name, None) for name in ("low", "high"))
+    if low is not None and high is not None:
+        checks.append(jnp.asarray(low) < jnp.asarray(high))
+    if isinstance(base := getattr(distribution, "base_dist", None), dist.Distribution):
+        checks.append(is_valid(base))
+    return jnp.all(jnp.stack([jnp.all(check) for check in checks]))
+
+
+def out_of_range(distribution: dist.Distribution) -> str:
+    """Why a distribution is refused whose parameters are not valid."""
+    return (
+        f"the parameters of {kind_of(distribution)} are out of range, so that it has no density: a "
+        "scale must be positive, a lower end below the upper one, a concentration positive, a "
+        "probability between 0 and 1."
+    )
+
+
+def innermost(distribution: dist.Distribution) -> Any:
+    """A distribution without what repeats it or joins its dimensions."""
+    while isinstance(distribution, dist.ExpandedDistribution | dist.Independent):
+        distribution = distribution.base_dist
+    return distribution
+
+
+def kind_of(distribution: dist.Distribution) -> str:
+    """What a distribution is called."""
+    return type(innermost(distribution)).__name__
+
+
 def input_from(name: str, given: Any) -> AbstractInput:
     """The input called `name`, from a NumPyro distribution."""
     if not isinstance(given, dist.Distribution):
@@ -309,6 +347,8 @@ def input_from(name: str, given: Any) -> AbstractInput:
             "respect to a discrete number. Marginalise it inside the generator, or replace it by "
             "a continuous relaxation."
         )
+    if not np.all(is_valid(given)):
+        raise ModelError(f"input {name!r}: {out_of_range(given)}")
     if isinstance(given, dist.Delta):
         raise ModelError(f"input {name!r} is not random (Delta): write it into the generator.")
     if has_normal_map(given):

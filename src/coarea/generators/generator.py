@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
+from coarea.arguments import checked_count, checked_key
 from coarea.errors import ModelError
 from coarea.generators.inputs import Inputs
 from coarea.precision import in_float64
@@ -50,6 +51,7 @@ class AbstractGenerator(eqx.Module):
     @in_float64
     def simulate(self, key: Key[Array, ""], num: int) -> dict[str, np.ndarray]:
         """`num` independent draws of all outputs (the prior predictive), stacked in front."""
+        key, num = checked_key(key), checked_count("num", num)
         model = self.frozen()
         return {name: np.asarray(value) for name, value in _simulate(model, key, num).items()}
 
@@ -147,10 +149,10 @@ class Generator(AbstractSimulator):
             self.inputs.example_values,
             what="the generator's function",
         )
-        factor = self.log_factor
-        if factor is not None:
+        given, factor = self.log_factor, None
+        if given is not None:
             outputs = jax.eval_shape(function, self.inputs.example_values)
-            factor = trace(lambda outputs: _factor(factor, outputs), outputs, what="log_factor")
+            factor = trace(lambda outputs: _factor(given, outputs), outputs, what="log_factor")
         return eqx.tree_at(
             lambda g: (g.function, g.inputs, g.log_factor),
             self,

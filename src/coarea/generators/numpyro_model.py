@@ -158,13 +158,16 @@ def _discovered(held, values, present, wanted) -> tuple["Interpreter", dict[str,
 
     def run(key, values, present):
         nonlocal first
-        first = Interpreter(held, values, present, wanted, drawing(key)).run()
-        return first.seen
+        first = Interpreter(held, values, present, wanted, drawing(key), checks=True).run()
+        return first.seen, first.valid
 
     keys = jax.random.split(jax.random.key(0), _DRAWS)
     traced = trace(run, keys[0], values, present, what=WHAT)
-    seen = jax.tree.map(np.asarray, _seen_at(traced, keys, values, present))
+    seen, valid = jax.tree.map(np.asarray, _seen_at(traced, keys, values, present))
     assert first is not None
+    for name, is_valid in valid.items():
+        if not np.any(is_valid):
+            raise ModelError(f"site {name!r}: {first.invalid[name]}")
     for name, found in seen.items():
         if any(not np.array_equal(x, x[:1].repeat(_DRAWS, 0), equal_nan=True) for x in found[:2]):
             raise ModelError(

@@ -19,7 +19,14 @@ from numpyro.distributions.distribution import Unit
 from numpyro.primitives import Messenger
 
 from coarea.errors import DataError, ModelError
-from coarea.generators.distributions import from_normal, has_normal_map
+from coarea.generators.distributions import (
+    from_normal,
+    has_normal_map,
+    innermost,
+    is_valid,
+    kind_of,
+    out_of_range,
+)
 from coarea.generators.inputs import Flat
 
 _REFUSED = {
@@ -43,17 +50,23 @@ class Found(NamedTuple):
 class Interpreter(Messenger):
     """One run of a model, every sample site given its value.
 
-    `source(name, fn, is_normal)` gives the coordinates of a site.
+    `source(name, fn, is_normal)` gives the coordinates of a site. With `checks` it looks at the
+    parameters of distributions too.
     """
 
-    def __init__(self, model: Callable, data, present, lifted, source: Callable):
+    def __init__(
+        self, model: Callable, data, present, lifted, source: Callable, checks: bool = False
+    ):
         super().__init__(model)
+        self._checks = checks
         self._data, self._present, self._wanted, self._source = data, present, lifted, source
         self.outputs: dict[str, Array] = {}
         self.log_terms: list[Array] = []
         self.coordinates: dict[str, Array] = {}
         self.shapes: dict[str, tuple[tuple[int, ...], bool]] = {}
         self.seen: dict[str, Found] = {}
+        self.valid: dict[str, Array] = {}  # whether parameters are; and what to say if not
+        self.invalid: dict[str, str] = {}
         self.sample_sites: list[str] = []
         self.deterministics: list[str] = []
         self.lifted: list[str] = []
@@ -92,9 +105,11 @@ class Interpreter(Messenger):
         if shape := msg["kwargs"].get("sample_shape"):
             fn = fn.expand(shape + fn.batch_shape)
         fn, mask = _without_mask(name, fn)
+        if self._checks:
+            self.valid[name], self.invalid[name] = is_valid(fn), out_of_range(fn)
         if name in self._data:
             msg["value"], msg["is_observed"] = self._data[name], True
-        if isinstance(unit := _innermost(fn), Unit):  # numpyro.factor
+        if isinstance(unit := innermost(fn), Unit):  # numpyro.factor
             factor = jnp.broadcast_to(jnp.asarray(unit.log_factor), fn.batch_shape)
             self.log_terms.append(_weighted(msg, mask, factor))
         elif msg["is_observed"]:
@@ -111,16 +126,16 @@ class Interpreter(Messenger):
         name = msg["name"]
         if fn.is_discrete:
             raise ModelError(
-                f"site {name!r} is a discrete latent ({_kind(fn)}), and there is no gradient with "
-                "respect to a discrete number. Sum it out (numpyro.distributions.Mixture…), or "
-                "observe it."
+                f"site {name!r} is a discrete latent ({kind_of(fn)}), and there is no gradient "
+                "with respect to a discrete number. Sum it out (numpyro.distributions.Mixture…), "
+                "or observe it."
             )
         if mask is not True:
             raise ModelError(
                 f"site {name!r} is latent and masked, which leaves it without a prior. Missing "
                 "data need no mask: observe a masked array (numpy.ma)."
             )
-        if isinstance(delta := _innermost(fn), dist.Delta):
+        if isinstance(delta := innermost(fn), dist.Delta):
             msg["value"] = jnp.broadcast_to(jnp.asarray(delta.v), fn.shape())
             self.log_terms.append(_weighted(msg, True, fn.log_prob(msg["value"])))
         elif has_normal_map(fn) and msg["scale"] is None:
@@ -160,7 +175,7 @@ class Interpreter(Messenger):
             return
         if name in self._present and fn.event_dim:
             raise DataError(
-                f"observed {name!r} has missing values, but its distribution ({_kind(fn)}) is of "
+                f"observed {name!r} has missing values, but its distribution ({kind_of(fn)}) is of "
                 "vectors, known or missing as a whole. Use numpyro.handlers.mask."
             )
         # Where nothing counts, anything that can occur; what follows must not use what is missing.
@@ -175,7 +190,7 @@ class Interpreter(Messenger):
     def _is_lifted(self, msg, fn) -> bool:
         name = msg["name"]
         if not has_normal_map(fn):
-            self.not_lifted[name] = f"{_kind(fn)} has no map from normals: it stays a likelihood"
+            self.not_lifted[name] = f"{kind_of(fn)} has no map from normals: it stays a likelihood"
         elif msg["scale"] is not None:
             self.not_lifted[name] = "its likelihood is scaled, which no draw of noise can be"
         elif self._wanted is None or name in self._wanted:
@@ -210,7 +225,7 @@ def _bijection(name, fn):
         return dist.biject_to(fn.support)
     except NotImplementedError as error:
         raise ModelError(
-            f"site {name!r}: {_kind(fn)} has a support that NumPyro cannot map from the reals "
+            f"site {name!r}: {kind_of(fn)} has a support that NumPyro cannot map from the reals "
             f"({fn.support}). Write it as a function of other sites."
         ) from error
 
@@ -225,13 +240,6 @@ def _weighted(msg, mask, log_prob):
     """What a site adds to the log density."""
     log_prob = jnp.where(mask, log_prob, 0.0)
     return jnp.sum(log_prob if msg["scale"] is None else msg["scale"] * log_prob)
-
-
-def _innermost(fn) -> Any:
-    """A distribution without what repeats it or joins its dimensions."""
-    while isinstance(fn, dist.ExpandedDistribution | dist.Independent):
-        fn = fn.base_dist
-    return fn
 
 
 def _without_mask(name, fn) -> tuple[Any, Any]:
@@ -250,7 +258,3 @@ def _without_mask(name, fn) -> tuple[Any, Any]:
             "leave it out."
         )
     return fn, True
-
-
-def _kind(fn) -> str:
-    return type(_innermost(fn)).__name__

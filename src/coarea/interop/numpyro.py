@@ -10,6 +10,7 @@ from jaxtyping import Array
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import is_prng_key
 
+from coarea.arguments import typed_keys
 from coarea.errors import SettingError
 from coarea.generators import AbstractGenerator
 from coarea.kernels import NUTS
@@ -106,6 +107,7 @@ class ConstrainedNUTS(MCMCKernel):
         target, plan = self._target, self._plan
         assert target is not None
         tolerance = self._kernel.integrator.tolerance_for(jnp.zeros(()).dtype)
+        rng_key = typed_keys(rng_key)
         is_single = is_prng_key(rng_key)
         keys = rng_key[None] if is_single else rng_key
         if init_params is None:
@@ -188,7 +190,9 @@ class ConstrainedNUTS(MCMCKernel):
 
     def _next(self, state: ConstrainedState, number) -> ConstrainedState:
         assert self._target is not None
-        chain = state.chain._replace(key=state.rng_key)  # the driver may have put in another
+        chain = state.chain._replace(
+            key=typed_keys(state.rng_key)
+        )  # the driver may have put in another
         chain, u, stats = transition(self._plan, self._target, chain, number)
         # The mean of this phase, as NumPyro's own kernels have it.
         length = self._plan.warmup.length

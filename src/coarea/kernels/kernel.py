@@ -5,11 +5,11 @@ from typing import Literal, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
-import numpy as np
 from blackjax.base import SamplingAlgorithm
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from coarea.arguments import checked_count, checked_number
 from coarea.dynamics import Rattle
 from coarea.dynamics.rattle import PhaseState
 from coarea.errors import SettingError, StartError
@@ -69,13 +69,12 @@ class AbstractKernel(eqx.Module):
     def __check_init__(self):
         check_step_size(self.step_size)
         if self.geodesic_steps is not None:
-            check_positive_count("geodesic_steps", self.geodesic_steps)
-        if not 0 < self.target_acceptance < 1:
-            raise SettingError(
-                f"target_acceptance={self.target_acceptance}: it is a probability, such as 0.8."
-            )
-        if self.mass not in ("identity", "diagonal"):
+            checked_count("geodesic_steps", self.geodesic_steps)
+        checked_number("target_acceptance", self.target_acceptance, 0.0, 1.0, 0.8)
+        if not isinstance(self.mass, str) or self.mass not in ("identity", "diagonal"):
             raise SettingError(f"mass={self.mass!r}: choose 'identity' or 'diagonal'.")
+        if not isinstance(self.integrator, Rattle):
+            raise SettingError(f"integrator={self.integrator!r}: give a coarea.dynamics.Rattle.")
 
     @property
     def adapts(self) -> str | None:
@@ -109,32 +108,23 @@ class AbstractKernel(eqx.Module):
 
 def check_step_size(step_size) -> None:
     """Refuse a step size that is not a positive number. None and traced values pass."""
-    if step_size is None or isinstance(step_size, Tracer):
-        return
-    try:
-        is_well = 0 < step_size < float("inf")
-    except TypeError:
-        is_well = False
-    if not is_well:
-        raise SettingError(f"step_size={step_size!r}: it must be a positive number, such as 0.1.")
-
-
-def check_positive_count(name: str, value) -> None:
-    """Refuse what is not a positive whole number."""
-    if not isinstance(value, int | np.integer) or value < 1:
-        raise SettingError(f"{name}={value!r}: it must be a whole number, 1 or more.")
+    if step_size is not None and not isinstance(step_size, Tracer):
+        checked_number("step_size", step_size)
 
 
 def step_range(num_steps) -> tuple[int, int]:
     """The fewest and the most steps; refuse what is neither a number of them nor such a pair."""
     pair = num_steps if isinstance(num_steps, tuple) else (num_steps, num_steps)
-    whole = all(isinstance(n, int | np.integer) for n in pair)
-    if len(pair) != 2 or not whole or not 1 <= pair[0] <= pair[1]:
+    try:
+        fewest, most = (checked_count("num_steps", n) for n in pair)
+    except (SettingError, ValueError):
+        fewest, most = 1, 0
+    if fewest > most:
         raise SettingError(
             f"num_steps={num_steps!r}: give a positive whole number of steps, or a pair of them "
             "(fewest, most)."
         )
-    return pair
+    return fewest, most
 
 
 def as_algorithm(kernel: AbstractKernel, target: AbstractTarget, step_size) -> SamplingAlgorithm:

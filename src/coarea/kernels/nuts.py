@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from blackjax.base import SamplingAlgorithm
 from blackjax.mcmc.nuts import iterative_nuts_proposal
 
+from coarea.arguments import checked_count
 from coarea.dynamics import Rattle
 from coarea.dynamics.rattle import PhaseState
 from coarea.kernels.kernel import (
@@ -14,7 +15,6 @@ from coarea.kernels.kernel import (
     Mass,
     TransitionInfo,
     as_algorithm,
-    check_positive_count,
 )
 from coarea.manifolds import AbstractTarget
 
@@ -34,7 +34,7 @@ class NUTS(AbstractKernel):
     integrator: Rattle = Rattle()
 
     def __check_init__(self):
-        check_positive_count("max_tree_depth", self.max_tree_depth)
+        checked_count("max_tree_depth", self.max_tree_depth)
 
     def longest_step(self, target):
         """A quarter turn: two steps and the trajectory comes back."""

@@ -57,52 +57,57 @@ def condition(
     >>> posterior.num_inputs, posterior.num_constraints
     (2, 1)
     """
-    observed = {} if observed is None else observed
-    if not isinstance(model, AbstractGenerator):
-        model, observed = _from_numpyro(model, observed, args, kwargs or {}, lift)
-    elif args or kwargs or lift is not None:
-        raise ModelError(
-            "args, kwargs and lift are for NumPyro models; a coarea generator has no arguments."
-        )
-    if structure == "markov" and not isinstance(model, Markov):
+    generator, observed = _generator(model, observed, args, kwargs, lift)
+    if structure == "markov" and not isinstance(generator, Markov):
         raise ModelError("structure='markov' is for a coarea.Markov model: write the model as one.")
-    model = model.frozen()
-    observations, outputs = observe(model, observed)
+    observations, outputs = observe(generator, observed)
     for observation in observations:
         _check_real(observation.name, outputs[observation.name].dtype)
-    u = model.inputs.example
-    N, M = sum(o.values.size for o in observations), model.inputs.size
+    u = generator.inputs.example
+    N, M = sum(o.values.size for o in observations), generator.inputs.size
     if N >= M:
         raise DataError(
             f"{N} values are observed but there are only {M} random inputs, so the inputs that "
             "reproduce the data are isolated points or none. Observe fewer values, or give the "
             "generator the noise it lacks (an input of the shape of the observed output)."
         )
-    if isinstance(model, Markov) and [o.name for o in observations] == ["y"]:
-        if _sees_all(model, observations[0]) and structure in (
+    if isinstance(generator, Markov) and [o.name for o in observations] == ["y"]:
+        if _sees_all(generator, observations[0]) and structure in (
             "auto",
             "elementwise",
             "blocks",
             "chart",
         ):
-            model = TeacherForced(model, observations[0].values.reshape(outputs["y"].shape))
+            generator = TeacherForced(generator, observations[0].values.reshape(outputs["y"].shape))
         elif structure in ("auto", "markov"):
-            lifted = with_states(model, *_with_gaps(observations[0]), outputs["x"].shape[1:])
-            check_digits(lambda u: lifted.residual(u), _flat(lifted.num_inputs), "simulator")
+            lifted = with_states(generator, *_with_gaps(observations[0]), outputs["x"].shape[1:])
+            check_digits(lifted.residual, _flat(lifted.num_inputs), "simulator")
             check_derivatives(lifted, "simulator")
             return lifted
-    posterior = Posterior(model, observations, Dense.for_size(N, M), "")
-    check_digits(lambda u: posterior.residual(u), u, "generator")
+    posterior = Posterior(generator, observations, Dense.for_size(N, M), "")
+    check_digits(posterior.residual, u, "generator")
     check_derivatives(posterior, "generator")
     found = choose_shape(
         structure,
-        lambda u: posterior.residual(u),
-        _prior_draws(model),
+        posterior.residual,
+        _prior_draws(generator),
         N,
-        model.inputs.groups,
+        generator.inputs.groups,
     )
     posterior = replace(posterior, shape=found.shape, structure=found.words)
     return Chart(posterior) if structure == "chart" else posterior
+
+
+def _generator(model, observed, args, kwargs, lift) -> tuple[AbstractGenerator, Mapping[str, Any]]:
+    """The model as it is now, and the data of its outputs."""
+    observed = {} if observed is None else observed
+    if not isinstance(model, AbstractGenerator):
+        return _from_numpyro(model, observed, args, kwargs or {}, lift)
+    if args or kwargs or lift is not None:
+        raise ModelError(
+            "args, kwargs and lift are for NumPyro models; a coarea generator has no arguments."
+        )
+    return model.frozen(), observed
 
 
 def _from_numpyro(model, observed, args, kwargs, lift):

@@ -17,8 +17,11 @@ from jaxtyping import Array, Bool, Float
 
 from coarea.generators import Markov
 from coarea.generators.markov import size_of
+from coarea.manifolds.dense import Dense
 from coarea.manifolds.indices import Indices
 from coarea.manifolds.markov import Bidiagonal, Lifted
+from coarea.manifolds.observation import Observation
+from coarea.manifolds.posterior import Posterior
 from coarea.manifolds.target import AbstractTarget, Evaluation, in_own_units
 
 # States are measured in a unit larger than their size, so that the metric is nearly that of the
@@ -208,6 +211,25 @@ class LiftedPosterior(AbstractTarget):
         x = jax.vmap(lambda x: _interpolated(x, is_known), in_axes=1, out_axes=1)(x)
         u = jnp.concatenate([v, jnp.concatenate([local, x], axis=1).ravel()])
         return u if self.units is None else u / self.units
+
+    @property
+    def unlifted(self) -> Posterior:
+        """The same posterior among the inputs alone. It costs more, but simulates."""
+        shape = (self.model.num_observations, *self.data_shape)
+        seen = np.asarray(self.is_seen).ravel()
+        index = np.flatnonzero(seen) if self.has_gaps else None
+        observation = Observation("y", shape, np.asarray(self.data).ravel()[seen], index)
+        dense = Dense.for_size(observation.values.size, self.model.inputs.size)
+        return Posterior(self.model, (observation,), dense, "")
+
+    def lift(self, u: Float[Array, " K"]) -> Float[Array, " M"]:
+        """The position that stands for inputs: these, and the states that they lead to."""
+        inputs, K = self.model.inputs, self.data.shape[0]
+        parts = dict(zip(inputs.names, inputs.split(u), strict=True))
+        own = [parts.pop(name, u[:0]) for name in ("initial_noise", "noise", "observe_noise")]
+        x = self.model.outputs(u)["x"].reshape(K, -1) / self.state_unit[None]
+        local = jnp.concatenate([own[1].reshape(K, -1), own[2].reshape(K, -1), x], axis=1)
+        return jnp.concatenate([*parts.values(), own[0], local.ravel()])
 
     def latents(self, u):
         """Outputs of the shared inputs, the states, and what was not seen of the data."""

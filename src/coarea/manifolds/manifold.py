@@ -15,6 +15,7 @@ from coarea.manifolds.dense import Dense
 from coarea.manifolds.target import AbstractGeodesic, AbstractTarget, Evaluation, in_own_units
 from coarea.manifolds.validation import check_derivatives, check_digits
 from coarea.precision import in_float64
+from coarea.programs import runs_once
 from coarea.tracing import trace
 
 
@@ -68,10 +69,10 @@ class Manifold(AbstractTarget):
                 "elements."
             )
         self.shape = Dense.for_size(self._num_constraints, flat.size)
-        check_digits(lambda u: self._residual(u), flat, "constraint")
-        check_digits(lambda u: self._log_density(u), flat, "log_density")
+        check_digits(self._residual, flat, "constraint")
+        check_digits(self._log_density, flat, "log_density")
         # A residual is judged by how far the constraint moves when the point does.
-        J = jax.jit(self.shape.jacobian(lambda u: self._residual(u)))(flat)
+        J = _jacobian(self.shape, self.constraint, self.point)
         size = float(jnp.max(jnp.linalg.norm(J, axis=1))) * float(self._extent)
         self._scale = np.asarray(size if 0 < size < float("inf") else 1.0)
         check_derivatives(self, "constraint or log_density")
@@ -171,6 +172,12 @@ class Manifold(AbstractTarget):
 
     def describe(self, constraint):  # noqa: D102
         return f"constraint[{constraint}]"
+
+
+@runs_once
+def _jacobian(shape: Dense, constraint: Callable, point):
+    flat, unravel = ravel_pytree(point)
+    return shape.jacobian(lambda u: constraint(unravel(u)))(flat.astype(float))
 
 
 def _equations(constraint: Callable) -> Callable:

@@ -146,6 +146,15 @@ def _is_affine(shape: AbstractSplit, residual, draws) -> bool:
     if _pattern(columns_of_B, np.zeros(local.flat.size)).nnz:
         return False
 
+    found = np.asarray(_departures(residual, shape, draws))
+    return bool(np.all(found[np.isfinite(found)] < _AFFINE))
+
+
+@runs_once
+def _departures(residual, shape: AbstractSplit, draws):
+    """How far the residual is from a linear function of the noise, at several sizes of it."""
+    local = shape.local_inputs
+
     def departures(u):
         noise = local.take(u).ravel()
         value, push = jax.linearize(lambda n: residual(local.put(u, n)), 0.0 * noise)
@@ -157,8 +166,7 @@ def _is_affine(shape: AbstractSplit, residual, draws) -> bool:
         scale = jnp.max(jnp.abs(value)) + jnp.max(jnp.abs(push(noise)))
         return jnp.stack([departure(size) for size in (1.0, -1.0, 4.0, -4.0)]) / scale
 
-    found = np.asarray(runs_once(lambda draws: jax.lax.map(departures, draws))(draws))
-    return bool(np.all(found[np.isfinite(found)] < _AFFINE))
+    return jax.lax.map(departures, draws)
 
 
 def _square_splits(pattern: Any, groups: np.ndarray) -> Iterator[Found]:
@@ -191,7 +199,7 @@ def _pattern(residual, u):
     import asdex
     from scipy.sparse import csr_array
 
-    found = asdex.jacobian_sparsity(residual, np.zeros(u.shape))
+    found = asdex.jacobian_sparsity(lambda u: residual(u), np.zeros(u.shape))
     ones = np.ones(found.nnz, dtype=np.int8)
     return csr_array((ones, (np.asarray(found.rows), np.asarray(found.cols))), shape=found.shape)
 
@@ -199,14 +207,18 @@ def _pattern(residual, u):
 def _has_rank(shape: AbstractShape, residual, draws) -> bool:
     """Whether no pivot of B is far smaller than they usually are, at draws from the prior."""
     assert isinstance(shape, AbstractSplit)
+    sizes = np.abs(np.asarray(_pivots(residual, shape, draws)))
+    sizes = sizes[np.all(np.isfinite(sizes), axis=1)]
+    return not sizes.size or bool(np.min(sizes) > _VANISHING * np.median(sizes))
 
+
+@runs_once
+def _pivots(residual, shape: AbstractSplit, draws):
     def pivots(u):
         _, B = shape.pieces(residual, u)
         return shape.local(B).pivots()
 
-    sizes = np.abs(np.asarray(runs_once(lambda u: jax.lax.map(pivots, u))(draws)))
-    sizes = sizes[np.all(np.isfinite(sizes), axis=1)]
-    return not sizes.size or bool(np.min(sizes) > _VANISHING * np.median(sizes))
+    return jax.lax.map(pivots, draws)
 
 
 def _dense(N: int, M: int) -> Found:

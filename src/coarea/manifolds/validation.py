@@ -2,21 +2,21 @@
 
 from collections.abc import Callable
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.extend import core
 
 from coarea.errors import ModelError, PrecisionError
 from coarea.manifolds.target import AbstractTarget
+from coarea.programs import compile_bounded
 from coarea.routines import inner_jaxprs
 
 
 def check_derivatives(target: AbstractTarget, source: str) -> None:
     """Refuse a target whose function, though it can be evaluated, cannot be differentiated."""
     try:
-        jax.eval_shape(
-            lambda u: target.evaluate(u), jax.ShapeDtypeStruct((target.num_inputs,), float)
-        )
+        eqx.filter_eval_shape(_evaluate, target, jax.ShapeDtypeStruct((target.num_inputs,), float))
     except (NotImplementedError, TypeError, ValueError) as error:
         raise ModelError(
             f"the {source} cannot be differentiated twice: {error}\n"
@@ -26,9 +26,16 @@ def check_derivatives(target: AbstractTarget, source: str) -> None:
         ) from error
 
 
+# Traced once for all data of the same shapes.
+@compile_bounded
+def _evaluate(target: AbstractTarget, u):
+    return target.evaluate(u)
+
+
 def check_digits(function: Callable, u, source: str) -> None:
     """Refuse a computation that rounds a double to fewer digits on the way to its result."""
-    if casts := list(_casts(jax.make_jaxpr(function)(u).jaxpr)):
+    jaxpr = jax.make_jaxpr(lambda u: function(u))(u).jaxpr
+    if casts := list(_casts(jaxpr)):
         raise PrecisionError(
             f"the {source} casts a float64 value to {casts[0]}: exact conditioning needs every "
             "digit. Remove the cast (an `astype`, a `dtype=` argument, a neural network layer with "

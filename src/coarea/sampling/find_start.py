@@ -5,12 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
+from coarea.arguments import checked_count, checked_key
 from coarea.dynamics import Rattle
 from coarea.manifolds import AbstractTarget
 from coarea.precision import in_float64
 from coarea.sampling.search import chain_keys, search
-from coarea.sampling.settings import check_count, check_target, one_blas_thread
-from coarea.sampling.start_checks import check_starts
+from coarea.sampling.settings import check_target, one_blas_thread
+from coarea.sampling.start_checks import check_starts, with_shared_starts
 
 
 @in_float64
@@ -24,7 +25,7 @@ def find_start(target: AbstractTarget, key: Key[Array, ""], chains: int) -> np.n
     (3, 2)
     """
     check_target(target, "find_start")
-    check_count("chains", chains, 1)
+    key, chains = checked_key(key), checked_count("chains", chains)
     tolerance = Rattle().tolerance_for(jnp.float64)
     with one_blas_thread():
         found = [
@@ -32,5 +33,6 @@ def find_start(target: AbstractTarget, key: Key[Array, ""], chains: int) -> np.n
             for chain in range(chains)
         ]
     starts = jax.tree.map(lambda *x: jnp.concatenate(x), *found)
+    starts = with_shared_starts(starts, tolerance, stacklevel=4)
     check_starts(target.ambient, starts, tolerance)
     return np.asarray(jax.vmap(target.restrict)(starts.u))

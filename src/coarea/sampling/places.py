@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
+from coarea.arguments import key_from_seed
 from coarea.errors import SettingError
 from coarea.sampling.search import ChainKeys, chain_keys
 
@@ -37,7 +38,7 @@ class Place(NamedTuple):
     def keys(self, seed: int) -> ChainKeys:
         """The random streams of its chains."""
         with self.active():
-            return _keys(seed, jnp.array(self.chains))
+            return _keys(key_from_seed(seed), jnp.array(self.chains))
 
     @property
     def is_accelerator(self) -> bool:
@@ -62,8 +63,8 @@ class Place(NamedTuple):
 
 
 @jax.jit
-def _keys(seed, chains) -> ChainKeys:
-    return jax.vmap(lambda i: chain_keys(jax.random.key(seed), i))(chains)
+def _keys(key, chains) -> ChainKeys:
+    return jax.vmap(lambda i: chain_keys(key, i))(chains)
 
 
 def places_for(num_chains: int, together: int, devices: Devices) -> list[Place]:

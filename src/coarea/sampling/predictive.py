@@ -8,11 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
+from coarea.arguments import check_draws, checked_key
 from coarea.errors import DataError, ModelError
 from coarea.generators import AbstractSimulator
 from coarea.precision import in_float64
 from coarea.programs import compile_bounded
+from coarea.sampling.results import own_name
 from coarea.sampling.settings import one_blas_thread
+from coarea.tracing import TRACING
+from coarea.tracing_errors import explaining
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -46,6 +50,8 @@ def predictive(
     """
     import arviz_base
 
+    key = checked_key(key)
+    check_draws(draws, "predictive")
     if isinstance(model, AbstractSimulator):
         if args or kwargs:
             raise ModelError("args and kwargs are for NumPyro models.")
@@ -70,7 +76,7 @@ def _of_generator(model: AbstractSimulator, draws: "DataTree", key) -> dict[str,
             "the draws do not have the random inputs, from which a coarea model computes its "
             "outputs: sample with keep='inputs'."
         )
-    kept = {str(name): x.values for name, x in draws["inputs"].data_vars.items()}
+    kept = {own_name(x): x.values for x in draws["inputs"].data_vars.values()}
     kept = {name: x for name, x in kept.items() if name in model.inputs.names}
     if not kept:
         raise DataError(
@@ -103,6 +109,26 @@ def _computed(model, kept, keys):
 def _of_numpyro(model, draws: "DataTree", key, args, kwargs) -> dict[str, np.ndarray]:
     from numpyro.infer import Predictive
 
-    known = {str(name): jnp.asarray(x.values) for name, x in draws["posterior"].data_vars.items()}
-    drawn = Predictive(model, posterior_samples=known, batch_ndims=2)(key, *args, **kwargs)
+    known = {own_name(x): jnp.asarray(x.values) for x in draws["posterior"].data_vars.values()}
+    with TRACING, explaining("the NumPyro model"):
+        sites = _sites(model, key, args, kwargs)
+        if not known.keys() & sites:
+            raise DataError(
+                f"none of the draws' variables ({', '.join(known)}) is a site of the model, which "
+                f"are {', '.join(sorted(sites))}: nothing would be known of it."
+            )
+        drawn = Predictive(model, posterior_samples=known, batch_ndims=2)(key, *args, **kwargs)
     return {name: np.asarray(x) for name, x in drawn.items()}
+
+
+def _sites(model, key, args, kwargs) -> set[str]:
+    """The names of a NumPyro model's sites."""
+    from numpyro import handlers
+
+    names: set[str] = set()
+
+    def run(key):
+        names.update(handlers.trace(handlers.seed(model, key)).get_trace(*args, **kwargs))
+
+    jax.eval_shape(run, key)
+    return names

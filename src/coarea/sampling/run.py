@@ -3,7 +3,6 @@
 import contextlib
 import os
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
@@ -13,12 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coarea.errors import SamplingWarning
 from coarea.precision import Precision, computing_in
 from coarea.sampling.chains import AbstractProgram, Block, advance
 from coarea.sampling.places import Place
 from coarea.sampling.progress import Report
-from coarea.sampling.results import gather
+from coarea.sampling.results import Drawn, gather
 
 # Long enough that starting a block costs nothing, short enough for progress to be seen.
 _SECONDS_PER_BLOCK = 0.2
@@ -116,28 +114,25 @@ def draw(
     draws: int,
     precision: Precision,
     report: Callable[[Report], None],
-) -> tuple[Block, list[Group]]:
-    """All draws of all groups, and the groups that brought some: all, unless Ctrl-C was pressed."""
-    complete = _run(program, groups, precision, report)
+) -> tuple[Drawn, list[Group]]:
+    """All draws of all groups, and the groups that brought some: all, unless it ended early."""
+    stopped = _run(program, groups, precision, report)
     drawn = [group for group in groups if group.num_draws]
-    if not drawn:
+    if not drawn and isinstance(stopped, KeyboardInterrupt):
         raise KeyboardInterrupt("interrupted during warm-up: no draw had been made yet.")
+    if not drawn:
+        assert stopped is not None
+        raise stopped
     block = gather([group.draws() for group in drawn], chains)
-    if not complete:
-        num_chains, num_draws = block.stats.acceptance_rate.shape
-        warnings.warn(
-            f"interrupted: {num_draws} of {draws} draws from {num_chains} of {chains} chains are "
-            "returned.",
-            SamplingWarning,
-            stacklevel=3,
-        )
-    return block, drawn
+    num_chains, num_draws = block.stats.acceptance_rate.shape
+    seen = f"{num_draws} of {draws} draws from {num_chains} of {chains} chains"
+    return Drawn(block, stopped, seen), drawn
 
 
-def _run(program, groups, precision, report) -> bool:
-    """Advance all groups in turn until each has its draws. False if interrupted by Ctrl-C.
+def _run(program, groups, precision, report) -> BaseException | None:
+    """Advance all groups in turn until each has its draws, or until something stops them: what.
 
-    An interrupt lets the blocks that are under way finish; their draws are kept.
+    An interrupt or an error lets the blocks that are under way finish; their draws are kept.
     """
 
     def work(group: Group) -> Report:
@@ -167,8 +162,8 @@ def _run(program, groups, precision, report) -> bool:
                     report(future.result())
                     if not group.finished:
                         pending[pool.submit(work, group)] = group
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Exception) as stop:
             with contextlib.suppress(KeyboardInterrupt):  # of somebody who presses it again
                 pool.shutdown(cancel_futures=True)
-            return False
-    return True
+            return stop
+    return None

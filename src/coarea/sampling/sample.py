@@ -1,15 +1,17 @@
 """`sample`: exact posterior draws from a target, with no tuning asked of the user."""
 
 import functools
-import threading
 import time
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike
 
+from coarea.arguments import checked_count, checked_seed
 from coarea.errors import DataError, SettingError
 from coarea.kernels import NUTS
 from coarea.kernels.kernel import AbstractKernel
@@ -21,18 +23,16 @@ from coarea.sampling.chains import longest_block
 from coarea.sampling.places import Devices, places_for
 from coarea.sampling.progress import Display
 from coarea.sampling.results import (
-    as_datatree,
+    check_names,
     ended,
-    import_results,
+    finished,
     is_result,
     joined,
-    warn_of_problems,
-    with_ends,
 )
 from coarea.sampling.run import Group, draw
 from coarea.sampling.search import search
-from coarea.sampling.settings import check_count, check_target, one_blas_thread
-from coarea.sampling.start_checks import check_given, check_starts
+from coarea.sampling.settings import check_memory, check_target, one_blas_thread
+from coarea.sampling.start_checks import check_given, check_starts, with_shared_starts
 from coarea.sampling.transitions import Ended, Exact, Plan, begin, end, kept_of
 from coarea.sampling.units import units_for
 from coarea.sampling.warmup import Warmup
@@ -78,17 +78,22 @@ def sample(
     >>> draws.posterior["z"].shape
     (2, 500)
     """
-    _check(target, draws, warmup, chains, seed, kernel, start, keep)
+    draws, chains = checked_count("draws", draws), checked_count("chains", chains)
+    warmup, seed = checked_count("warmup", warmup, 0), checked_seed(seed)
+    _check(target, warmup, kernel, start, keep)
     with computing_in(precision):
         if precision == "float32":
             target = retraced(target)
-        size = _kept_size(target, keep)
+        kept = _kept(target, keep)
+        size = sum(x.size for x in jax.tree.leaves(kept))
+        check_memory(size, chains, draws)
         together = _together(target, chains)
     places = places_for(chains, together, devices)
     began = time.perf_counter()
     with (
         computing_in(precision),
         one_blas_thread(),
+        ThreadPoolExecutor(1) as beside,
         Display(progress, (warmup + draws) * sum(len(place.chains) for place in places)) as display,
     ):
         program = Exact(
@@ -98,19 +103,20 @@ def sample(
             longest_block=longest_block(size, len(places[0].chains)),
             as_routine=_is_small(target) and not places[0].is_accelerator,
         )
-        # Beside what compiles. (Nothing is traced there: NumPyro's handlers know no threads.)
-        imports = threading.Thread(target=import_results)
-        imports.start()
+        # Importing takes a second, and is done beside what compiles. (Nothing is traced there.)
+        names = beside.submit(check_names, kept)
         starts = _starts(target, places, seed, start, chains, kernel)
+        names.result()
         display.compiling()
         groups = _groups(program, places, seed, starts, warmup, draws)
-        block, drawn = draw(program, groups, chains, draws, precision, display.update)
-        ends = joined([end(program.plan, group.chains) for group in drawn], chains)
-    imports.join()
+        drawn, groups = draw(program, groups, chains, draws, precision, display.update)
+
+    def ends() -> Ended:
+        with computing_in(precision):
+            return joined([end(program.plan, group.chains) for group in groups], chains)
+
     about = {"seed": seed, "tuning_steps": warmup, "sampling_time": time.perf_counter() - began}
-    result = with_ends(as_datatree(block, target.observed, about, target.fixed), ends)
-    warn_of_problems(result, stacklevel=3)
-    return result
+    return finished(drawn, target.observed, about, 3, target.fixed, ends)
 
 
 def _together(target: AbstractTarget, chains: int) -> int:
@@ -133,15 +139,18 @@ def _starts(target, places, seed, given, chains, kernel) -> list[Ended]:
         given = ended(given)
         check_given(target, given.position, chains)
         return [place.put(given) for place in places]
-    found = []
-    for place in places:
-        if given is None:
-            found.append(search(target.ambient, place.keys(seed).start, tolerance))
-        else:
-            u = jax.vmap(target.embed)(jnp.asarray(check_given(target, given, chains)))
-            found.append(improve(target.ambient, place.put(u), tolerance))
-    check_starts(target.ambient, joined(found, chains), tolerance)
-    return [Ended(jax.vmap(target.restrict)(start.u), None) for start in found]
+    if given is None:
+        found = [search(target.ambient, place.keys(seed).start, tolerance) for place in places]
+    else:
+        u = jax.vmap(target.embed)(jnp.asarray(check_given(target, given, chains)))
+        found = [improve(target.ambient, place.put(u), tolerance) for place in places]
+    starts = joined(found, chains)
+    if given is None:
+        starts = with_shared_starts(starts, tolerance, stacklevel=4)
+    check_starts(target.ambient, starts, tolerance)
+    return [
+        Ended(jax.vmap(target.restrict)(jnp.asarray(place.put(starts.u))), None) for place in places
+    ]
 
 
 def _groups(program: Exact, places, seed, starts, warmup, draws) -> list[Group]:
@@ -174,17 +183,10 @@ def plan_for(target: AbstractTarget, kernel: AbstractKernel, warmup: int, seed: 
     )
 
 
-def _check(target, draws, warmup, chains, seed, kernel, start, keep) -> None:
+def _check(target, warmup, kernel, start, keep) -> None:
     check_target(target, "sample")
     if not isinstance(kernel, AbstractKernel):
         raise SettingError(f"kernel={kernel!r}: give a kernel such as coarea.NUTS().")
-    for name, value, least in (
-        ("draws", draws, 1),
-        ("warmup", warmup, 0),
-        ("chains", chains, 1),
-        ("seed", seed, 0),
-    ):
-        check_count(name, value, least)
     if kernel.adapts and warmup < 20 and not is_result(start):
         raise SettingError(
             f"warmup={warmup} is too short to find {kernel.adapts} (20 is the least, 500 the "
@@ -195,8 +197,8 @@ def _check(target, draws, warmup, chains, seed, kernel, start, keep) -> None:
         raise SettingError(f"keep={keep!r}: choose 'inputs' or None.")
 
 
-def _kept_size(target, keep) -> int:
-    """How many numbers are kept of each draw. If none are, there is nothing to sample for."""
+def _kept(target, keep) -> dict[str, Mapping[str, Any]]:
+    """The shapes of what is kept of each draw. If nothing is, there is nothing to sample for."""
     u = jax.ShapeDtypeStruct((target.num_inputs,), jnp.zeros(()).dtype)
     latents, inputs = jax.eval_shape(lambda u: kept_of(target, u, keep == "inputs"), u)
     if not latents and not target.fixed and inputs is None:
@@ -204,4 +206,4 @@ def _kept_size(target, keep) -> int:
             "every output was observed, so there is nothing left to report. Let the generator "
             "return the quantities of interest as further outputs, or pass keep='inputs'."
         )
-    return sum(x.size for x in jax.tree.leaves((latents, inputs)))
+    return {"posterior": latents} | ({} if inputs is None else {"inputs": inputs})

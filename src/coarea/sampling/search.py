@@ -1,4 +1,4 @@
-"""The search for points to start from: of those that prior draws lead to, the best."""
+"""The search for points to start from: where draws from the prior lead."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from coarea.dynamics.tolerance import Tolerance
-from coarea.manifolds import AbstractTarget
+from coarea.manifolds import AbstractTarget, LiftedPosterior
 from coarea.programs import runs_once
 from coarea.sampling.approach import Start, improve
 
@@ -31,34 +31,55 @@ def chain_keys(key: Key[Array, ""], chain: int | Int[Array, ""]) -> ChainKeys:
 
 
 def search(target: AbstractTarget, keys: Key[Array, " chains"], tolerance: Tolerance) -> Start:
-    """A start for each key: of its candidates that reached the manifold, the most probable.
+    """A start for each key: the first plausible one of its candidates that reached the manifold.
 
-    There are rounds of candidates until every chain has one. Each is made of programs that are
-    compiled once, which takes less long than all rounds as one program would.
+    Not the most probable one: of a posterior in pieces all chains would then start in the heaviest
+    piece, and agree with one another. There are rounds of candidates until every chain has a start.
+    Each is made of programs that are compiled once, which takes less long than all rounds as one
+    program would.
     """
-
-    def infinite(*shape):
-        return jnp.asarray(np.full((*keys.shape, *shape), np.inf))
+    # NumPy's values are arguments of a program, where Python's would be a part of it.
+    infinite = jnp.asarray(np.full((*keys.shape, 1 + target.num_inputs), np.inf))
+    best = Start(infinite[:, 1:], infinite[:, 0], infinite[:, 0])
 
     def another_round(carry):
         tries, _, best = carry
         found = improve(target, _guesses(target, keys, tries), tolerance)
-        return tries + 1, *_better(best, found, tolerance)
+        return tries + 1, *_better(target, best, found, tolerance)
 
     def unfinished(carry):
         tries, is_over, _ = carry
         return ~is_over & (tries < ROUNDS)
 
-    # NumPy's zero is an argument of a program, where Python's would be a part of it.
-    nowhere = Start(infinite(target.num_inputs), infinite(), infinite())
-    carry = np.array(0), np.array(False), nowhere
+    carry = np.array(0), np.array(False), best
     if isinstance(keys, Tracer):
         return jax.lax.while_loop(unfinished, another_round, carry)[2]
-    for _ in range(ROUNDS):
+    while unfinished(carry):
         carry = another_round(carry)
-        if carry[1]:
-            break
+    if isinstance(target, LiftedPosterior):
+        return _search_unlifted(target, keys, tolerance, carry[2])
     return carry[2]
+
+
+def _search_unlifted(target: LiftedPosterior, keys, tolerance, best: Start) -> Start:
+    """Starts for the chains that have no plausible one, found by simulating.
+
+    With states as variables a path may be pulled apart, so that only absurd noise leads along it.
+    From inputs that were found without them it is a small step.
+    """
+    for tries in range(ROUNDS):
+        if np.all(_are_plausible(target, best, tolerance)):
+            break
+        guesses = _guesses(target.unlifted, keys, np.array(tries))
+        near = improve(target.unlifted, guesses, tolerance)
+        found = improve(target, _lifted(target, near.u), tolerance)
+        best = _better(target, best, found, tolerance)[1]
+    return best
+
+
+@runs_once
+def _lifted(target: LiftedPosterior, u):
+    return jax.vmap(target.lift)(u)
 
 
 @runs_once
@@ -69,22 +90,37 @@ def _guesses(target, keys, tries) -> Float[Array, "candidates M"]:
 
 
 @runs_once
-def _better(best: Start, found: Start, tolerance: Tolerance) -> tuple[Bool[Array, ""], Start]:
-    """For each chain the best of its candidates, unless it has a start; whether now all have."""
+def _better(
+    target, best: Start, found: Start, tolerance: Tolerance
+) -> tuple[Bool[Array, ""], Start]:
+    """For each chain one of its candidates, if it has no better start; whether now all have one.
+
+    It is the first that is plausible, else the most probable on the manifold, else the nearest.
+    """
 
     def one(best: Start, found: Start) -> Start:
-        usable = _is_usable(found, tolerance)
-        probable = jnp.where(usable, found.log_density, -jnp.inf)
-        choice = jnp.where(jnp.any(usable), jnp.argmax(probable), jnp.argmin(found.error))
+        usable, plausible = is_usable(found, tolerance), _are_plausible(target, found, tolerance)
+        probable = jnp.argmax(jnp.where(usable, found.log_density, -jnp.inf))
+        otherwise = jnp.where(jnp.any(usable), probable, jnp.argmin(found.error))
+        choice = jnp.where(jnp.any(plausible), jnp.argmax(plausible), otherwise)
         chosen = jax.tree.map(lambda x: x[choice], found)
         # An infinite error is better than none: at least it was a candidate's.
-        better = ~_is_usable(best, tolerance) & (usable[choice] | (chosen.error <= best.error))
+        nearer = usable[choice] | (chosen.error <= best.error)
+        better = jnp.where(is_usable(best, tolerance), plausible[choice], nearer)
+        better &= ~_are_plausible(target, best, tolerance)
         return jax.tree.map(lambda a, b: jnp.where(better, a, b), chosen, best)
 
     by_chain = jax.tree.map(lambda x: x.reshape(-1, CANDIDATES, *x.shape[1:]), found)
     best = jax.vmap(one)(best, by_chain)
-    return jnp.all(_is_usable(best, tolerance)), best
+    return jnp.all(is_usable(best, tolerance)), best
 
 
-def _is_usable(start: Start, tolerance: Tolerance):
+def _are_plausible(target, start: Start, tolerance: Tolerance) -> Bool[Array, "..."]:
+    """Whether a start can be used, and its normal inputs are of a size that normals have."""
+    size = jnp.sum(jnp.where(target.normals, start.u**2, 0.0), axis=-1)
+    return is_usable(start, tolerance) & (size <= 4 * np.sum(target.normals) + 20)
+
+
+def is_usable(start: Start, tolerance: Tolerance) -> Bool[Array, "..."]:
+    """Whether a point is on the manifold and inside the support."""
     return (start.error <= tolerance.residual) & jnp.isfinite(start.log_density)

@@ -1,12 +1,15 @@
 """Checks of what a user passes, and the process-wide setting that running chains needs."""
 
-import operator
 from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from coarea.errors import ModelError, SettingError
+from coarea.arguments import require_memory
+from coarea.errors import ModelError
 from coarea.manifolds import AbstractTarget
+
+# About how many numbers say of a draw how it went.
+_STATISTICS = 8
 
 
 def check_target(target: Any, caller: str) -> None:
@@ -18,14 +21,13 @@ def check_target(target: Any, caller: str) -> None:
         )
 
 
-def check_count(name: str, value: Any, least: int) -> None:
-    """Refuse what is not a whole number of at least `least`."""
-    try:
-        is_well = operator.index(value) >= least
-    except TypeError:
-        is_well = False
-    if not is_well:
-        raise SettingError(f"{name}={value!r}: it must be a whole number, {least} or more.")
+def check_memory(size: int, chains: int, draws: int) -> None:
+    """Refuse to draw what would not fit into memory: `size` numbers each, and how each went."""
+    require_memory(
+        8.0 * chains * draws * (size + _STATISTICS),
+        f"{draws} draws of {chains} chains, with {size} numbers each,",
+        "Ask for fewer draws or chains, or let the model return fewer outputs.",
+    )
 
 
 def one_blas_thread() -> threadpool_limits:

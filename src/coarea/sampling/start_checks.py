@@ -1,17 +1,18 @@
 """What must hold of start points, and if it does not, the likeliest reason."""
 
 import contextlib
+import warnings
 
 import numpy as np
 from jaxtyping import Array, Float
 
 from coarea.dynamics.tolerance import Tolerance
-from coarea.errors import JacobianError, ModelError, SettingError, StartError
+from coarea.errors import JacobianError, ModelError, SamplingWarning, SettingError, StartError
 from coarea.manifolds import AbstractTarget
 from coarea.manifolds.dense import Dense
 from coarea.programs import runs_once
 from coarea.sampling.approach import Start
-from coarea.sampling.search import CANDIDATES, ROUNDS
+from coarea.sampling.search import CANDIDATES, ROUNDS, is_usable
 
 # The largest Jacobian whose rank is looked at.
 _MOST_ELEMENTS = 1_000_000
@@ -31,6 +32,26 @@ def check_given(target: AbstractTarget, given, chains: int) -> np.ndarray:
     if not np.all(np.isfinite(u)):
         raise SettingError("start has elements that are not finite.")
     return u
+
+
+def with_shared_starts(starts: Start, tolerance: Tolerance, stacklevel: int) -> Start:
+    """The starts, those that were not found taken from other chains, with a warning.
+
+    That one chain's search failed does not say that the data cannot be produced.
+    """
+    usable = np.asarray(is_usable(starts, tolerance))
+    found = np.flatnonzero(usable)
+    if usable.all() or not found.size:
+        return starts
+    warnings.warn(
+        f"no start of their own was found for {np.sum(~usable)} of {usable.size} chains: they "
+        "start where others do, so that their agreement says less. find_start with another key, "
+        "or start=…, may give them some.",
+        SamplingWarning,
+        stacklevel=stacklevel,
+    )
+    mine = np.where(usable, np.arange(usable.size), np.resize(found, usable.size))
+    return Start(*(np.asarray(x)[mine] for x in starts))  # pyright: ignore[reportArgumentType]
 
 
 def check_starts(target: AbstractTarget, starts: Start, tolerance: Tolerance) -> None:
