@@ -20,7 +20,7 @@ def checked_count(name: str, value: Any, least: int = 1) -> int:
     """A whole number of at least `least`, of any kind, as Python's."""
     number = _whole(value)
     if number is None or number < least:
-        raise SettingError(f"{name}={value!r}: it must be a whole number, {least} or more.")
+        raise SettingError(f"{name}={shown(value)}: it must be a whole number, {least} or more.")
     return number
 
 
@@ -32,7 +32,9 @@ def checked_number(
     if number is None or not above < number < below:
         kind = "a positive number" if (above, below) == (0.0, math.inf) else "a number"
         between = f" between {above:g} and {below:g}" if below < math.inf else ""
-        raise SettingError(f"{name}={value!r}: it must be {kind}{between}, such as {example:g}.")
+        raise SettingError(
+            f"{name}={shown(value)}: it must be {kind}{between}, such as {example:g}."
+        )
     return number
 
 
@@ -43,7 +45,7 @@ def checked_seed(seed: Any) -> int:
     """
     number = _whole(seed)
     if number is None or number < 0:
-        raise SettingError(f"seed={seed!r}: it must be a whole number, 0 or more.")
+        raise SettingError(f"seed={shown(seed)}: it must be a whole number, 0 or more.")
     if number < _SEEDS:
         return number
     return int(np.random.SeedSequence(number).generate_state(1, np.uint64)[0]) % _SEEDS
@@ -69,7 +71,7 @@ def checked_key(key: Any) -> Key[Array, ""]:
         return key_from_seed(key)
     except SettingError:
         raise SettingError(
-            f"key={key!r}: give a random key, such as jax.random.key(0), or a whole number."
+            f"key={shown(key)}: give a random key, such as jax.random.key(0), or a whole number."
         ) from None
 
 
@@ -109,6 +111,12 @@ def check_draws(draws: Any, caller: str) -> None:
             f"sample_stats; got {type(draws).__name__}"
             + (f" with groups {', '.join(children)}." if children else ".")
         )
+
+
+def shown(value: Any) -> str:
+    """A value in an error: as it is written, or only what it is if that is long."""
+    text = repr(value)
+    return text if len(text) <= 60 and "\n" not in text else f"a {type(value).__name__}"
 
 
 def _is_typed(keys: Any) -> bool:

@@ -51,5 +51,9 @@ class ResultError(CoareaError, RuntimeError):
         self.draws = draws
 
 
+class StructureWarning(UserWarning):
+    """What couples with what cannot be read off models, so that sampling them is slower."""
+
+
 class SamplingWarning(UserWarning):
     """The run ended, but something about it deserves a look."""

@@ -7,6 +7,7 @@ from typing import Literal, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from coarea.errors import PrecisionError, SettingError
 
@@ -21,7 +22,16 @@ def computing_in(precision: Precision) -> Iterator[None]:
     """A context in which JAX computes with `precision`. It holds for the entering thread only."""
     if precision not in ("float64", "float32"):
         raise SettingError(f"precision={precision!r}: choose 'float64' or 'float32'.")
-    with jax.enable_x64(precision == "float64"), ExitStack() as more:
+    with ExitStack() as more:
+        for setting in (
+            jax.enable_x64(precision == "float64"),
+            # What a user may have set, and this library is not written for.
+            jax.numpy_dtype_promotion("standard"),
+            jax.disable_jit(False),
+            jax.debug_nans(False),
+            jax.debug_infs(False),
+        ):
+            more.enter_context(setting)
         if precision == "float32":
             # By default accelerators multiply such numbers to three digits.
             more.enter_context(jax.default_matmul_precision("highest"))
@@ -33,10 +43,20 @@ def in_float64(function: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+        require_no_trace(function.__name__)
         with computing_in("float64"):
             return function(*args, **kwargs)
 
     return wrapped
+
+
+def require_no_trace(name: str) -> None:
+    """Refuse to run within a function that JAX traces."""
+    if isinstance(jnp.zeros(()), Tracer):
+        raise SettingError(
+            f"{name} was called in a function that jax.jit, scan or another of JAX's "
+            "transformations traces. It runs Python and returns NumPy arrays: call it outside."
+        )
 
 
 def require_float64(what: str) -> None:

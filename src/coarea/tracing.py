@@ -26,7 +26,8 @@ from coarea.tracing_errors import explained
 
 # NumPyro's handlers are a stack of the process, not of a thread.
 TRACING = threading.RLock()
-# How deep a derivative rule within a derivative rule is compared.
+# Down to this depth rules for derivatives within such rules are compared by what they compute, and
+# beyond it by where they are written. No more derivatives than this are ever taken.
 _RULES = 3
 # How deep arrays are looked for in what a function can reach.
 _REACH = 3
@@ -79,6 +80,18 @@ class Traced(eqx.Module):
         # What does not depend on the arguments is no array.
         out = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in out]
         return _plain(jax.tree.unflatten(self.shared.out_tree, out))
+
+    def follow_from(self, argument: int) -> Any:
+        """For each array that is returned, whether it depends on an argument."""
+        jaxpr = self.shared.closed.jaxpr
+        sizes = [jax.tree.structure(x).num_leaves for x in self.source.example]
+        first = len(self.constants) + sum(sizes[:argument])
+        reached = set(jaxpr.invars[first : first + sizes[argument]])
+        for equation in jaxpr.eqns:
+            if any(not isinstance(x, core.Literal) and x in reached for x in equation.invars):
+                reached |= set(equation.outvars)
+        found = [not isinstance(x, core.Literal) and x in reached for x in jaxpr.outvars]
+        return _plain(jax.tree.unflatten(self.shared.out_tree, found))
 
     def retraced(self) -> "Traced":
         """The function traced in JAX's present precision, for the same values closed over."""
@@ -138,7 +151,7 @@ def trace(function: Callable, *example: Any, what: str) -> Traced:
                 closed, shape = _make_jaxpr(flat, ordered)
             except Exception as again:
                 raise explained(again, what) from again
-        closed, constants = _without_constants(closed)
+        closed, constants = _without_constants(_Owned()(closed))
     in_tree, out_tree = jax.tree.structure(ordered), jax.tree.structure(shape)
     # Copies: the function's own may change, and JAX remembers them in this precision.
     names = tuple(tuple(x) if isinstance(x, Mapping) else None for x in example)
@@ -166,6 +179,34 @@ def _plain(x: Any) -> Any:
 
 
 # Constants.
+
+
+class _Owned:
+    """Copies of programs with copies of their numbers, which may be arrays that the user changes.
+
+    (A class: functions that call one another would keep each other, and arrays, alive.)
+    """
+
+    def __init__(self):
+        self._known: dict[int, core.Jaxpr] = {}
+
+    def __call__(self, x: Any) -> Any:
+        if isinstance(x, core.Literal) and isinstance(x.val, np.ndarray):
+            return core.Literal(x.val.copy(), x.aval)
+        if isinstance(x, core.ClosedJaxpr) and x is not x.jaxpr:
+            return x.replace(jaxpr=self(x.jaxpr))
+        if isinstance(x, core.Jaxpr):
+            if id(x) not in self._known:
+                self._known[id(x)] = x.replace(
+                    eqns=[self._equation(equation) for equation in x.eqns],
+                    outvars=[self(v) for v in x.outvars],
+                )
+            return self._known[id(x)]
+        return tuple(map(self, x)) if type(x) is tuple else x
+
+    def _equation(self, equation: Any) -> Any:
+        parameters = {name: self(value) for name, value in equation.params.items()}
+        return equation.replace(invars=[self(v) for v in equation.invars], params=parameters)
 
 
 def _without_constants(closed: core.ClosedJaxpr) -> tuple[core.ClosedJaxpr, list[Any]]:
@@ -268,8 +309,13 @@ class _Keys:
 
     def _of_parameters(self, equation) -> Hashable:
         parameters = dict(equation.params)
-        if equation.primitive.name == "custom_jvp_call" and self._depth < _RULES:
-            parameters["jvp_jaxpr_fun"] = _Keys(self._depth + 1).of_closed(_derivative(equation))
+        if equation.primitive.name == "custom_jvp_call":
+            # A rule may call the function that it belongs to, and so itself.
+            parameters["jvp_jaxpr_fun"] = (
+                _Keys(self._depth + 1).of_closed(_derivative(equation))
+                if self._depth < _RULES
+                else parameters["jvp_jaxpr_fun"].debug_info.func_src_info
+            )
         return tuple((name, self._of(parameters[name])) for name in sorted(parameters))
 
     def _of(self, x: Any) -> Hashable:

@@ -54,18 +54,26 @@ def explained(error: Exception, what: str) -> CoareaError:
     for kind, cure in _CURES:
         if isinstance(error, kind):
             return ModelError(f"{what} cannot be traced{place}: {cure}.")
-    text = f"{type(error).__name__}: {error}".strip(": ")
+    message = str(error).strip().split("\n")[0]
+    text = f"{type(error).__name__}: {message}".strip(": ")
+    if isinstance(error, TypeError) and "concrete values" in text:
+        return ModelError(f"{what} cannot be traced{place}: {_INTEGER}.")
+    if isinstance(error, AssertionError) and _is_from(error, "numpyro"):
+        return ModelError(
+            f"{what} uses NumPyro's primitives without a key{place}. Draw random numbers from the "
+            "inputs; a NumPyro model is conditioned as it is, coarea.condition(model, observed)."
+        )
     if isinstance(error, TypeError) and "float32" in text and "float64" in text:
         return PrecisionError(
             f"{what} mixes float32 with the float64 of its inputs{place}, most likely in an "
             "array made by JAX outside of its function, where double precision is off. Make "
-            f"such arrays inside the function, or with NumPy. JAX says: {error}"
+            f"such arrays inside the function, or with NumPy. JAX says: {message}"
         )
     if isinstance(error, TypeError) and "int32" in text and "int64" in text:
         return PrecisionError(
             f"{what} meets an array that JAX remembers in another precision{place}. Call "
             "jax.clear_caches() first, or index with a copy of the array. JAX says: "
-            f"{error}"
+            f"{message}"
         )
     return ModelError(f"{what} fails{place} with {text}")
 
@@ -79,6 +87,11 @@ def explaining(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise explained(error, what) from error
+
+
+def _is_from(error: BaseException, library: str) -> bool:
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and f"/{library}/" in frames[-1].filename.replace("\\", "/")
 
 
 def where(error: BaseException) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from blackjax.mcmc import elliptical_slice as blackjax_slice
 from jaxtyping import Array, Float, Int, Key
 
-from coarea.approximate.method import AbstractMethod, Drawn, Options, Run, Stats, run_chains
+from coarea.approximate.method import AbstractMethod, Drawn, Run, Stats, options_from, run_chains
 from coarea.approximate.softened import Closeness, Softened, soften
 from coarea.approximate.starts import near_the_data
 from coarea.errors import SettingError
@@ -47,7 +47,7 @@ def elliptical_slice(
     >>> bool((draws.sample_stats["distance"] <= 0.1).all())
     True
     """
-    options = Options(**run)
+    options = options_from(run)
     target = soften(model, observed, epsilon, kernel)
     method = EllipticalSlice(target, group_places(model, groups))
     starts = near_the_data(target, options)
@@ -125,7 +125,7 @@ def group_places(
         parameters = model.parameters or ()
         rest = tuple(name for name in names if name not in parameters)
         groups = [group for group in (parameters, rest) if group]
-    elif isinstance(groups, str):
+    elif isinstance(groups, str) or not isinstance(groups, Iterable):
         raise SettingError(f"groups={groups!r}: give a list of names, or of tuples of names.")
     groups = [(group,) if isinstance(group, str) else tuple(group) for group in groups]
     grouped = {name for group in groups for name in group}

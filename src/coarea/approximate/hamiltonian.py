@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from coarea.approximate.method import AbstractMethod, Options, Run, run_chains
+from coarea.approximate.method import AbstractMethod, Run, options_from, run_chains
 from coarea.approximate.softened import Directed, Softened, checked_model, soften
 from coarea.approximate.trajectories import (
     Follower,
@@ -62,7 +62,7 @@ def hamiltonian(
     >>> draws.posterior["z"].shape
     (2, 200)
     """
-    options = Options(**run)
+    options = options_from(run)
     simulations = checked_count("simulations", simulations, 2)  # for a variance
     model = checked_model(model)
     directed = Directed(model, "hamiltonian")

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from coarea.approximate.method import AbstractMethod, Drawn, Options, Run, Stats, run_chains
+from coarea.approximate.method import AbstractMethod, Drawn, Run, Stats, options_from, run_chains
 from coarea.approximate.softened import Closeness, Directed, Simulated, Softened, soften
 from coarea.approximate.starts import near_the_data
 from coarea.kernels.kernel import check_step_size
@@ -51,7 +51,7 @@ def mcmc(
     >>> draws.posterior["z"].shape, bool((draws.sample_stats["distance"] <= 0.5).all())
     ((2, 200), True)
     """
-    options = Options(**run)
+    options = options_from(run)
     check_step_size(step_size)
     target = soften(model, observed, epsilon, kernel)
     directed = Directed(target.model, "mcmc")

@@ -4,7 +4,7 @@ import functools
 import time
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypedDict
 
 import equinox as eqx
@@ -136,6 +136,15 @@ class Options:
                 "numbers."
             )
         return u
+
+
+def options_from(run: Mapping[str, Any]) -> Options:
+    """The options that were given, checked, and all others."""
+    known = [field.name for field in fields(Options)]
+    for name in run:
+        if name not in known:
+            raise SettingError(f"there is no option {name!r}; there are {', '.join(known)}.")
+    return Options(**run)
 
 
 def check_keep(keep: Any) -> None:

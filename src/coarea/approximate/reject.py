@@ -1,5 +1,6 @@
 """ABC rejection: simulate from the prior and keep what comes close."""
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,7 +14,7 @@ from coarea.approximate.batches import batch_size, map_batches
 from coarea.approximate.method import check_keep
 from coarea.approximate.results import accepted, nothing_accepted, warn_if_interrupted
 from coarea.approximate.softened import Closeness, Softened, soften
-from coarea.arguments import checked_count, checked_seed, key_from_seed
+from coarea.arguments import checked_count, checked_number, checked_seed, key_from_seed
 from coarea.errors import SettingError
 from coarea.precision import in_float64
 
@@ -57,8 +58,7 @@ def reject(
     if (epsilon is None) == (quantile is None):
         raise SettingError("give epsilon, or else quantile: one of them says what is close.")
     if quantile is not None:
-        if not 0 < quantile <= 1:
-            raise SettingError(f"quantile={quantile!r}: give a fraction, such as 0.01.")
+        quantile = checked_number("quantile", quantile, 0.0, math.nextafter(1.0, 2.0), 0.01)
         if kernel != "uniform":
             raise SettingError("quantile is for the uniform kernel: give the Gaussian an epsilon.")
     target = soften(model, observed, np.inf if epsilon is None else epsilon, kernel)

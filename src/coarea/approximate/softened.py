@@ -146,6 +146,7 @@ def soften(
 ) -> Softened:
     """The model, its data and the tolerance, checked."""
     model = checked_model(model)
+    model.inputs.check_proper("an approximate method")
     check_epsilon(epsilon)
     if kernel not in ("uniform", "gaussian"):
         raise SettingError(f"kernel={kernel!r}: choose 'uniform' or 'gaussian'.")

@@ -10,7 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from coarea.approximate.method import AbstractMethod, Drawn, Options, Run, Stats, run_chains
+from coarea.approximate.method import (
+    AbstractMethod,
+    Drawn,
+    Options,
+    Run,
+    Stats,
+    options_from,
+    run_chains,
+)
 from coarea.approximate.softened import Directed, Softened, checked_model, soften
 from coarea.approximate.starts import best_of_prior, near_the_data, on_the_data
 from coarea.errors import ModelError, SettingError, StartError
@@ -51,7 +59,7 @@ def hmc(
     >>> draws.posterior["z"].shape
     (2, 200)
     """
-    options = Options(**run)
+    options = options_from(run)
     target = soften(model, observed, epsilon, "gaussian")
     method = Trajectories(target, step_range(num_steps), as_step(step_size), options.warmup)
     starts = near_the_data(target, options)
@@ -77,7 +85,7 @@ def nuts(
     >>> draws.posterior["z"].shape
     (2, 200)
     """
-    options = Options(**run)
+    options = options_from(run)
     target = soften(model, observed, epsilon, "gaussian")
     method = Trajectories(target, None, as_step(step_size), options.warmup)
     starts = near_the_data(target, options)
@@ -114,7 +122,7 @@ def tractable(
     >>> draws.posterior["z"].shape
     (2, 200)
     """
-    options = Options(**run)
+    options = options_from(run)
     model = checked_model(model)
     directed = Directed(model, "tractable")
     if model.has_factor:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from blackjax.smc.resampling import systematic
 
-from coarea.arguments import checked_count, checked_seed, key_from_seed
+from coarea.arguments import check_draws, checked_count, checked_seed, key_from_seed
 from coarea.errors import DataError
 from coarea.precision import in_float64
 
@@ -43,6 +43,7 @@ def resample(draws: "DataTree", num: int, seed: int = 0) -> "DataTree":
     (1, 500)
     """
     num, seed = checked_count("num", num), checked_seed(seed)
+    check_draws(draws, "resample")
     stats = draws["sample_stats"].dataset
     if "weight" not in stats or stats.sizes["chain"] != 1:
         raise DataError("these draws have no weights: they all count alike already.")

@@ -146,8 +146,10 @@ def _mixing(draws) -> list[Finding]:
         if not any(variable.values.strides[:2]):
             continue  # repeated, not drawn
         x = variable.values[looked_at]
-        x = x if np.issubdtype(x.dtype, np.floating) else x.astype(float)
         x = x.reshape(*x.shape[:2], -1)
+        if np.iscomplexobj(x):
+            x = np.concatenate([x.real, x.imag], axis=-1)
+        x = x if x.dtype == np.float32 else x.astype(float)
         x = x[..., np.all(np.isfinite(x), axis=(0, 1)) & _varies(x)]
         if x.shape[-1] == 0 or x.shape[1] < 4:
             continue

@@ -91,6 +91,8 @@ class Rattle(eqx.Module):
                 f"flow={self.flow!r}: leave it out, or give coarea.dynamics.Straight() or "
                 "Rotation()."
             )
+        if not isinstance(self.reverse_check, bool):
+            raise SettingError(f"reverse_check={self.reverse_check!r}: choose True or False.")
         solvers = self.solvers
         if solvers is not None and not (
             isinstance(solvers, tuple)

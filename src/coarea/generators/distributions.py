@@ -99,7 +99,17 @@ class Unconstrained(AbstractInput):
         volume = self._bijection.log_abs_det_jacobian(x, value)
         return jnp.sum(self.distribution.log_prob(value)) + jnp.sum(volume)
 
+    @property
+    def is_proper(self):  # noqa: D102
+        try:
+            jax.eval_shape(self.distribution.sample, jax.random.key(0))
+        except NotImplementedError:
+            return False
+        return True
+
     def draw(self, key):  # noqa: D102
+        if not self.is_proper:
+            return jax.random.normal(key, (self.size,))
         return self._bijection.inv(self.distribution.sample(key)).ravel()
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from coarea.arguments import checked_count, checked_key
+from coarea.arguments import checked_count, checked_key, require_memory
 from coarea.errors import ModelError
 from coarea.generators.inputs import Inputs
 from coarea.precision import in_float64
@@ -52,7 +52,15 @@ class AbstractGenerator(eqx.Module):
     def simulate(self, key: Key[Array, ""], num: int) -> dict[str, np.ndarray]:
         """`num` independent draws of all outputs (the prior predictive), stacked in front."""
         key, num = checked_key(key), checked_count("num", num)
+        self.inputs.check_proper("simulate")
         model = self.frozen()
+        outputs = jax.eval_shape(lambda u: model.outputs(u), self.inputs.example)
+        size = self.inputs.size + sum(x.size for x in outputs.values())
+        require_memory(
+            8.0 * num * size,
+            f"{num} simulations of {size} numbers each",
+            "Ask for fewer at a time.",
+        )
         return {name: np.asarray(value) for name, value in _simulate(model, key, num).items()}
 
 
@@ -136,6 +144,8 @@ class Generator(AbstractSimulator):
     ):
         if not callable(function):
             raise ModelError(f"the generator's function is not callable: {function!r}.")
+        if not (log_factor is None or callable(log_factor)):
+            raise ModelError(f"log_factor must be a function of the outputs, not {log_factor!r}.")
         self.function = function
         self.inputs = Inputs(inputs)
         self.parameters = _checked(parameters, self.inputs)
@@ -219,7 +229,7 @@ def named(outputs: Any, function: str, kind: str) -> dict[str, Array]:
     if not isinstance(outputs, Mapping):
         raise ModelError(
             f"{function} must return a dictionary of named {kind}, such as {{'y': …}}; it returned "
-            f"{type(outputs).__name__}."
+            f"{described(outputs)}."
         )
     return {name: _array(name, value, function, kind) for name, value in outputs.items()}
 
@@ -227,14 +237,28 @@ def named(outputs: Any, function: str, kind: str) -> dict[str, Array]:
 def _array(name: Any, value: Any, function: str, kind: str) -> Array:
     if not isinstance(name, str):
         raise ModelError(f"{function} names one of its {kind} {name!r}: names must be strings.")
+    cure = "leave it out"
+    if isinstance(value, Mapping | list | tuple):
+        cure = "give each array in it a name of its own, or stack them (jax.numpy.stack)"
     try:
-        return jnp.asarray(value)
-    except (TypeError, ValueError) as error:
-        cure = "give each array a name of its own" if isinstance(value, Mapping) else "leave it out"
+        array = jnp.asarray(value)
+    except (TypeError, ValueError):
+        array = None
+    if array is None or jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         raise ModelError(
-            f"{function} returns {name!r} as a {type(value).__name__}, which is no array of "
-            f"numbers: {cure}, or stack what it holds (jax.numpy.stack)."
-        ) from error
+            f"{function} returns {name!r} as {described(value)}, which is no array of numbers: "
+            f"{cure}."
+        )
+    return array
+
+
+def described(value: Any) -> str:
+    """What a user's function returned, in words."""
+    if value is None:
+        return "None"
+    if isinstance(value, jax.Array | np.ndarray):
+        return f"an array of shape {value.shape} and dtype {value.dtype}"
+    return f"a {type(value).__name__}"
 
 
 def _factor(log_factor: Callable, outputs: dict[str, Array]) -> Array:
@@ -242,7 +266,7 @@ def _factor(log_factor: Callable, outputs: dict[str, Array]) -> Array:
     if getattr(jnp.asarray(value) if np.isscalar(value) else value, "shape", None) != ():
         raise ModelError(
             "log_factor must return one number, the log of a factor of the density; it returned "
-            f"{value}."
+            f"{described(value)}."
         )
     return jnp.asarray(value)
 
@@ -250,6 +274,8 @@ def _factor(log_factor: Callable, outputs: dict[str, Array]) -> Array:
 def _checked(parameters, inputs: Inputs) -> tuple[str, ...] | None:
     if parameters is None:
         return None
+    if not isinstance(parameters, Iterable):
+        raise ModelError(f"parameters={parameters!r}: give the names of inputs, such as ['z'].")
     names = (parameters,) if isinstance(parameters, str) else tuple(parameters)
     if unknown := [name for name in names if name not in inputs.names]:
         raise ModelError(

@@ -28,6 +28,11 @@ class AbstractInput(eqx.Module):
     def is_standard_normal(self) -> bool:
         """Whether the coordinates are independent standard normals."""
 
+    @property
+    def is_proper(self) -> bool:
+        """Whether the base density can be drawn from; else `draw` gives a point to start from."""
+        return True
+
     @abstractmethod
     def value(self, u: Float[Array, " size"]) -> Array:
         """What the generator's function sees."""
@@ -135,6 +140,15 @@ class Inputs(eqx.Module):
         """For each coordinate of the flat vector the number of the input it belongs to."""
         return np.repeat(np.arange(len(self.parts)), [part.size for part in self.parts])
 
+    def check_proper(self, caller: str) -> None:
+        """Refuse to draw from a prior that cannot be drawn from."""
+        for name, part in zip(self.names, self.parts, strict=True):
+            if not part.is_proper:
+                raise ModelError(
+                    f"{caller} draws from the prior, which input {name!r} does not have: its "
+                    "distribution is improper. coarea.condition and coarea.sample do without."
+                )
+
     @property
     def is_standard_normal(self) -> bool:
         """Whether every coordinate of the flat vector is standard normal."""
@@ -184,11 +198,15 @@ class Inputs(eqx.Module):
         return tuple(pieces)
 
 
+def _is_length(n: Any) -> bool:
+    return isinstance(n, int | np.integer) and not isinstance(n, bool) and int(n) >= 0
+
+
 def _input(name: str, given: Any) -> AbstractInput:
     if isinstance(given, AbstractInput):
         return given
     shape = tuple(given) if isinstance(given, list | tuple) else (given,)
-    if all(isinstance(n, int | np.integer) and n >= 0 for n in shape):
+    if all(_is_length(n) for n in shape):
         return StandardNormal(tuple(int(n) for n in shape))
     from coarea.generators.distributions import input_from  # NumPyro is slow to import
 

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from coarea.errors import ModelError
-from coarea.generators.generator import AbstractSimulator, named
+from coarea.arguments import checked_count
+from coarea.errors import ModelError, SettingError
+from coarea.generators.generator import AbstractSimulator, described, named
 from coarea.generators.inputs import Inputs
 from coarea.precision import in_float64
 from coarea.tracing import Traced, trace
@@ -65,10 +66,19 @@ class Markov(AbstractSimulator):
         observe_noise: int | tuple[int, ...] | None = None,
         observe_every: int = 1,
     ):
-        if steps < 1 or observe_every < 1 or steps % observe_every:
+        steps = checked_count("steps", steps)
+        observe_every = checked_count("observe_every", observe_every)
+        if steps % observe_every:
             raise ModelError(
                 f"steps={steps} must be a positive multiple of observe_every={observe_every}."
             )
+        for name, function in (("initial", initial), ("step", step)):
+            if not callable(function):
+                raise ModelError(f"{name} must be a function, not {function!r}.")
+        for name, function in (("observe", observe), ("outputs", outputs)):
+            if not (function is None or callable(function)):
+                raise ModelError(f"{name} must be a function, or left out, not {function!r}.")
+        self.shared = Inputs(shared)
         if taken := set(shared) & {*_OWN_NAMES, "x", "y"}:
             raise ModelError(
                 f"shared inputs may not be called {', '.join(sorted(taken))}: the simulator's own "
@@ -76,13 +86,12 @@ class Markov(AbstractSimulator):
             )
         if observe is None and observe_noise is not None:
             raise ModelError("observe_noise is given, but no observe function that would use it.")
-        self.shared = Inputs(shared)
         self.initial, self.step, self.observe, self.report = initial, step, observe, outputs
         self.steps, self.observe_every = steps, observe_every
         self.noise, self.initial_noise, self.observe_noise = (
-            _shape(noise) or (),
-            _shape(initial_noise),
-            _shape(observe_noise),
+            _shape("noise", noise) or (),
+            _shape("initial_noise", initial_noise),
+            _shape("observe_noise", observe_noise),
         )
         own: dict[str, Any] = {"noise": (steps, *self.noise)}
         if self.initial_noise is not None:
@@ -206,17 +215,24 @@ def _array_of(function: Callable, name: str) -> Callable[..., Array]:
             return jnp.asarray(value)
         except (TypeError, ValueError) as error:
             raise ModelError(
-                f"{name} must return one array, not a {type(value).__name__}: put what it holds "
+                f"{name} must return one array, not {described(value)}: put what it holds "
                 "into one (jax.numpy.stack, jax.numpy.concatenate)."
             ) from error
 
     return checked
 
 
-def _shape(given: int | tuple[int, ...] | None) -> tuple[int, ...] | None:
+def _shape(name: str, given: int | tuple[int, ...] | None) -> tuple[int, ...] | None:
     if given is None:
         return None
-    return tuple(given) if isinstance(given, list | tuple) else (given,)
+    shape = tuple(given) if isinstance(given, list | tuple) else (given,)
+    try:
+        return tuple(checked_count(name, n, 0) for n in shape)
+    except SettingError:
+        raise ModelError(
+            f"{name}={given!r}: give the shape of the standard normals that it is, such as 2 or "
+            "(3, 2), or () for a single one."
+        ) from None
 
 
 def size_of(shape: tuple[int, ...] | None) -> int:

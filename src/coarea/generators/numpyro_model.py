@@ -66,6 +66,8 @@ def from_numpyro(
     lift: Iterable[str] | None,
 ) -> tuple[Program, dict[str, Any]]:
     """A model as a generator, and the data of those of its outputs that are constrained to them."""
+    if not (lift is None or isinstance(lift, Iterable)):
+        raise ModelError(f"lift={lift!r}: give the names of observed sites, such as ['y'].")
     wanted = None if lift is None else frozenset([lift] if isinstance(lift, str) else lift)
     args, kwargs = _copied((args, dict(kwargs)))
     held = functools.partial(model, *args, **kwargs)
@@ -165,6 +167,7 @@ def _discovered(held, values, present, wanted) -> tuple["Interpreter", dict[str,
     traced = trace(run, keys[0], values, present, what=WHAT)
     seen, valid = jax.tree.map(np.asarray, _seen_at(traced, keys, values, present))
     assert first is not None
+    follows = traced.follow_from(0)
     for name, is_valid in valid.items():
         if not np.any(is_valid):
             raise ModelError(f"site {name!r}: {first.invalid[name]}")
@@ -179,7 +182,8 @@ def _discovered(held, values, present, wanted) -> tuple["Interpreter", dict[str,
                 f"observed {name!r} has values that are not finite. If they are missing, mask "
                 "them: numpy.ma.masked_invalid(data)."
             )
-        if not np.all(np.any(found.can_occur, axis=0)):
+        # Where the support depends on latents, that none of a few draws allows it says nothing.
+        if not (np.all(np.any(found.can_occur, axis=0)) or follows[0][name].can_occur):
             raise DataError(
                 f"observed {name!r} has values outside of the support of its distribution: they "
                 "cannot occur. Correct the data or the distribution."

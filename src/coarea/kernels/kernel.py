@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from blackjax.base import SamplingAlgorithm
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int, Key
@@ -12,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from coarea.arguments import checked_count, checked_number
 from coarea.dynamics import Rattle
 from coarea.dynamics.rattle import PhaseState
-from coarea.errors import SettingError, StartError
+from coarea.errors import ModelError, SettingError, StartError
 from coarea.manifolds import AbstractTarget
 from coarea.precision import require_float64
 
@@ -131,11 +132,20 @@ def as_algorithm(kernel: AbstractKernel, target: AbstractTarget, step_size) -> S
     """The kernel on one target with one step size: `init(u)`, `step(key, state)`."""
     require_float64("a kernel on a manifold")
     check_step_size(step_size)
+    if not isinstance(target, AbstractTarget):
+        raise ModelError(
+            "a kernel moves on what coarea.condition(model, observed) returns, or on a "
+            f"coarea.Manifold; got a {type(target).__name__}."
+        )
     tolerance = kernel.integrator.tolerance_for(jnp.float64).residual
 
     def init(position, rng_key=None):
         del rng_key  # BlackJAX's contract allows one; these kernels start deterministically
         require_float64("a kernel on a manifold")
+        if np.shape(position) != (target.num_inputs,):
+            raise StartError(
+                f"the position given to init is no vector of {target.num_inputs} numbers."
+            )
         if not isinstance(position, Tracer):
             error = float(target.constraint_error(jnp.asarray(position)))
             if not error <= tolerance:

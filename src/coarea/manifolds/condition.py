@@ -118,6 +118,11 @@ def _from_numpyro(model, observed, args, kwargs, lift):
         )
     if not isinstance(observed, Mapping):
         raise DataError("observed must be a dictionary from the names of sites to values.")
+    if not (isinstance(kwargs, Mapping) and isinstance(args, tuple)):
+        raise ModelError(
+            f"args={args!r}, kwargs={kwargs!r}: give a tuple and a dictionary of the model's "
+            "arguments."
+        )
     from coarea.generators.numpyro_model import from_numpyro  # NumPyro is slow to import
 
     try:

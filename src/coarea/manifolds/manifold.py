@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
 from coarea.errors import ModelError
+from coarea.generators.generator import described
 from coarea.manifolds.dense import Dense
 from coarea.manifolds.target import AbstractGeodesic, AbstractTarget, Evaluation, in_own_units
 from coarea.manifolds.validation import check_derivatives, check_digits
@@ -52,6 +53,11 @@ class Manifold(AbstractTarget):
         point: Any,
         geodesic: AbstractGeodesic | None = None,
     ):
+        if not (geodesic is None or isinstance(geodesic, AbstractGeodesic)):
+            raise ModelError(
+                f"geodesic={geodesic!r}: leave it out; spheres and Stiefel manifolds have theirs "
+                "(coarea.manifolds.Sphere, coarea.manifolds.Stiefel)."
+            )
         self.geodesic = geodesic
         self.point = _as_arrays(point)
         like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, float), self.point)
@@ -189,7 +195,7 @@ def _equations(constraint: Callable) -> Callable:
         found = constraint(x)
         parts = [jnp.ravel(jnp.asarray(part)) for part in jax.tree.leaves(found)]
         if not parts or not sum(part.size for part in parts):
-            raise ModelError(f"constraint returns no equations, but {found!r}.")
+            raise ModelError(f"constraint returns no equations, but {described(found)}.")
         if any(not jnp.issubdtype(part.dtype, jnp.floating) for part in parts):
             raise ModelError(
                 "constraint returns values that are not real numbers but "
@@ -224,6 +230,8 @@ def _as_arrays(point: Any) -> np.ndarray | dict[str, np.ndarray]:
         raise ModelError(
             f"point must be an array, or a dictionary from names to arrays: {error}."
         ) from error
+    if not sum(x.size for x in jax.tree.leaves(arrays)):
+        raise ModelError("point has no elements: give one near the manifold.")
     if not all(np.all(np.isfinite(x)) for x in jax.tree.leaves(arrays)):
         raise ModelError("point has elements that are not finite: give one near the manifold.")
     return arrays

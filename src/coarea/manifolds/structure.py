@@ -5,7 +5,10 @@ the local part B has full rank: that is checked at draws from the prior. Dense i
 """
 
 import collections
+import functools
+import importlib
 import itertools
+import warnings
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
@@ -14,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from coarea.errors import ModelError
+from coarea.errors import ModelError, StructureWarning
 from coarea.manifolds.blocks import Blocks
 from coarea.manifolds.dense import Dense
 from coarea.manifolds.elementwise import Elementwise
@@ -68,6 +71,8 @@ def choose_shape(
             "'blocks', 'chart' or, for a coarea.Markov model, 'markov'."
         )
     try:
+        if (why := _reader_is_missing()) is not None:
+            raise ImportError(why)
         pattern = _pattern(residual, draws[0])
     except Exception as error:  # asdex raises many kinds
         if wanted != "auto":
@@ -192,6 +197,23 @@ def _square_splits(pattern: Any, groups: np.ndarray) -> Iterator[Found]:
 
 def _brief(error: Exception) -> str:
     return str(error).split(". ")[0].splitlines()[0] + "."
+
+
+@functools.cache
+def _reader_is_missing() -> str | None:
+    """Why asdex cannot be imported, if so. It is told once, as it concerns every model."""
+    try:
+        importlib.import_module("asdex")
+    except Exception as error:  # an ImportError, or what its use of JAX's internals raises
+        warnings.warn(
+            f"asdex cannot be imported ({_brief(error)}), so that no structure is found in any "
+            "model and each is treated as dense, which is slow for hundreds of observed values. "
+            "pip install 'jax<0.12' asdex",
+            StructureWarning,
+            stacklevel=5,
+        )
+        return _brief(error)
+    return None
 
 
 def _pattern(residual, u):

@@ -19,10 +19,12 @@ def check_derivatives(target: AbstractTarget, source: str) -> None:
         eqx.filter_eval_shape(_evaluate, target, jax.ShapeDtypeStruct((target.num_inputs,), float))
     except (NotImplementedError, TypeError, ValueError) as error:
         raise ModelError(
-            f"the {source} cannot be differentiated twice: {error}\n"
+            f"the {source} cannot be differentiated twice, forwards and in reverse: {error}\n"
             "Loops must have a fixed length (`jax.lax.scan`, `jax.lax.fori_loop` with constant "
             "bounds) and every operation between inputs and observed outputs needs a JAX "
-            "derivative."
+            "derivative, not one of jax.custom_vjp. A diffrax solver needs "
+            "`adjoint=diffrax.DirectAdjoint()`, or `ForwardMode()`; a scan of fixed steps always "
+            "works."
         ) from error
 
 

@@ -16,7 +16,7 @@ from coarea.errors import DataError, SettingError
 from coarea.kernels import NUTS
 from coarea.kernels.kernel import AbstractKernel
 from coarea.manifolds import AbstractTarget
-from coarea.precision import Precision, computing_in
+from coarea.precision import Precision, computing_in, require_no_trace
 from coarea.routines import calls_lapack
 from coarea.sampling.approach import improve
 from coarea.sampling.chains import longest_block
@@ -78,6 +78,7 @@ def sample(
     >>> draws.posterior["z"].shape
     (2, 500)
     """
+    require_no_trace("sample")
     draws, chains = checked_count("draws", draws), checked_count("chains", chains)
     warmup, seed = checked_count("warmup", warmup, 0), checked_seed(seed)
     _check(target, warmup, kernel, start, keep)
@@ -147,7 +148,7 @@ def _starts(target, places, seed, given, chains, kernel) -> list[Ended]:
     starts = joined(found, chains)
     if given is None:
         starts = with_shared_starts(starts, tolerance, stacklevel=4)
-    check_starts(target.ambient, starts, tolerance)
+    check_starts(target.ambient, starts, tolerance, given is not None)
     return [
         Ended(jax.vmap(target.restrict)(jnp.asarray(place.put(starts.u))), None) for place in places
     ]

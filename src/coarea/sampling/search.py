@@ -117,7 +117,7 @@ def _better(
 
 def _are_plausible(target, start: Start, tolerance: Tolerance) -> Bool[Array, "..."]:
     """Whether a start can be used, and its normal inputs are of a size that normals have."""
-    size = jnp.sum(jnp.where(target.normals, start.u**2, 0.0), axis=-1)
+    size = start.u**2 @ jnp.asarray(target.normals, start.u.dtype)
     return is_usable(start, tolerance) & (size <= 4 * np.sum(target.normals) + 20)
 
 

@@ -16,13 +16,21 @@ from coarea.sampling.search import CANDIDATES, ROUNDS, is_usable
 
 # The largest Jacobian whose rank is looked at.
 _MOST_ELEMENTS = 1_000_000
+# Derivatives beyond this size, or below its inverse, overflow when they are squared.
+_EXTREME = 1e140
 # A smallest pivot above this, with rows of unit length, needs no singular values to be believed.
 _FULL_RANK = 1e-4
 
 
 def check_given(target: AbstractTarget, given, chains: int) -> np.ndarray:
     """The user's start points, refused unless there is one for each chain."""
-    u = np.asarray(given, dtype=float)
+    try:
+        u = np.asarray(given, dtype=float)
+    except (TypeError, ValueError):
+        raise SettingError(
+            "start must be an array with a row for each chain, such as coarea.find_start returns, "
+            f"or the draws of an earlier call; got a {type(given).__name__}."
+        ) from None
     expected = (chains, target.num_inputs)
     if u.shape != expected:
         raise SettingError(
@@ -54,7 +62,9 @@ def with_shared_starts(starts: Start, tolerance: Tolerance, stacklevel: int) -> 
     return Start(*(np.asarray(x)[mine] for x in starts))  # pyright: ignore[reportArgumentType]
 
 
-def check_starts(target: AbstractTarget, starts: Start, tolerance: Tolerance) -> None:
+def check_starts(
+    target: AbstractTarget, starts: Start, tolerance: Tolerance, are_given: bool = False
+) -> None:
     """Raise if a chain has no start, with the likeliest reason, or a start where J is singular."""
     error = np.asarray(starts.error)
     found = error <= tolerance.residual
@@ -62,8 +72,10 @@ def check_starts(target: AbstractTarget, starts: Start, tolerance: Tolerance) ->
     check_rank(target, closest)
     if not np.all(found) and not np.any(np.isfinite(target.residual(closest))):
         raise ModelError(
-            "the constrained quantities were NaN or infinite at every point that was tried "
-            f"({CANDIDATES * ROUNDS} a chain). Check what the generator gives for draws from its "
+            "the constrained quantities were NaN or infinite at "
+            + ("the points given as start. " if are_given else "every point that was tried ")
+            + ("" if are_given else f"({CANDIDATES * ROUNDS} a chain). ")
+            + "Check what the generator gives for draws from its "
             "prior (`model.simulate(key, 10)`); work on a scale (such as logarithms) on which the "
             "simulation stays finite."
         )
@@ -95,15 +107,23 @@ def check_rank(target: AbstractTarget, u: Float[Array, " M"]) -> None:
     J = np.asarray(_jacobian(target, u))[rows]
     if not np.all(np.isfinite(J)):
         return
-    size = np.linalg.norm(J, axis=1)
-    if np.any(size == 0):
+    largest = np.max(np.abs(J), axis=1)
+    if np.any(largest == 0):
         raise JacobianError(
-            f"{_names(target, rows[size == 0])}: the derivative with respect to every "
+            f"{_names(target, rows[largest == 0])}: the derivative with respect to every "
             "input is zero, so no change of the inputs can bring about the observed value. An "
             "output that is constant, rounded, thresholded or integer-valued inside cannot be "
             "conditioned on."
         )
-    J = J / size[:, None]
+    extreme = (largest > _EXTREME) | (largest < 1 / _EXTREME)
+    if np.any(extreme):
+        raise JacobianError(
+            f"{_names(target, rows[extreme])}: the derivatives are of size "
+            f"{largest[extreme][0]:.0e}, of which no squares can be computed. Measure in other "
+            "units, in which values are nearer to one."
+        )
+    J = J / largest[:, None]  # first, as the squares of some would overflow
+    J = J / np.linalg.norm(J, axis=1, keepdims=True)
     with contextlib.suppress(np.linalg.LinAlgError):
         if np.min(np.diagonal(np.linalg.cholesky(J @ J.T))) > _FULL_RANK:
             return
