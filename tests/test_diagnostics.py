@@ -69,3 +69,33 @@ def test_one_slow_element_of_many_is_seen():
     stats = {"energy": x[..., 0], "diverging": np.zeros((4, 500), bool)}
     assert not named(from_dict({"posterior": {"x": x}, "sample_stats": stats}))
     assert named(from_dict({"posterior": slow, "sample_stats": stats})) == {"rhat", "ess"}
+
+
+def test_values_that_are_not_finite_are_counted_and_named():
+    model = co.Generator(
+        lambda u: {"root": jnp.sqrt(u["z"]), "y": u["z"] * jnp.ones(2) + u["n"]}, {"z": (), "n": 2}
+    )
+    posterior = co.condition(model, {"y": np.zeros(2)})
+    with pytest.warns(SamplingWarning, match=r"root is NaN or infinite in \d+ of 400 draws"):
+        draws = co.sample(posterior, draws=200, chains=2)
+    assert "finite" in named(draws)
+    assert "inf" not in str(co.diagnose(draws)).replace("infinite", "")
+
+
+def test_chains_that_do_not_move_are_named():
+    draws = co.sample(co.condition(MODEL, {"y": 1.5}), draws=30, chains=3)
+    assert "stuck" not in named(draws)
+    draws.sample_stats["acceptance_rate"][1] = 0.001
+    assert "1 of 3 chains accepted almost no proposal (the first is chain 1)" in str(
+        co.diagnose(draws)
+    )
+
+
+def test_latents_that_are_not_real_are_diagnosed():
+    model = co.Generator(
+        lambda u: {"up": u["z"] > 0, "count": jnp.round(u["z"]).astype(int), "y": u["z"] + u["n"]},
+        {"z": (), "n": ()},
+    )
+    draws = co.sample(co.condition(model, {"y": 0.3}), draws=300, chains=2)
+    assert draws.posterior["up"].dtype == bool
+    assert "R-hat" in str(co.diagnose(draws))

@@ -305,3 +305,52 @@ def test_names_of_the_simulator_are_taken():
 def test_data_of_the_wrong_length_are_told():
     with pytest.raises(DataError, match=r"observed 'y' has shape \(3,\)"):
         co.condition(linear(), {"y": np.zeros(3)})
+
+
+def epidemic(days):
+    """A stochastic SEIR model whose daily incidence is seen with 5% of noise."""
+
+    def step(s, x, n, t):
+        susceptible, exposed, infected, new = x
+        infection = jnp.exp(0.3 * s["beta"] - 0.5) * susceptible * infected / 1e4
+        rates = jnp.stack([infection, 0.25 * exposed, 0.2 * infected]) / 4
+        flows = jnp.maximum(rates + jnp.sqrt(jnp.maximum(rates, 1e-9)) * n, 0.0)
+        new = jnp.where(t % 4 == 0, 0.0, new) + flows[1]
+        change = jnp.stack([-flows[0], flows[0] - flows[1], flows[1] - flows[2]])
+        return jnp.append(x[:3] + change, new)
+
+    return co.Markov(
+        shared={"beta": ()},
+        noise=3,
+        steps=4 * days,
+        initial=lambda s, n: jnp.array([9800.0, 100.0, 100.0, 0.0]),
+        step=step,
+        observe=lambda s, x, n, t: x[3] * jnp.exp(0.05 * n),
+        observe_noise=(),
+        observe_every=4,
+    )
+
+
+def test_starts_are_found_where_states_would_be_pulled_apart():
+    """Among states and inputs together the search ends at noise many times too large."""
+    model = epidemic(30)
+    posterior = co.condition(model, {"y": model.simulate(1, 1)["y"][0]})
+    starts = co.find_start(posterior, 0, 4)
+    assert np.all(np.mean(starts[:, posterior.normals] ** 2, axis=1) < 2)
+
+
+def test_inputs_are_lifted_to_the_states_they_lead_to(x64):
+    model = markov(observe=lambda s, x, n, t: x[0] + n, observe_noise=(), observe_every=2)
+    y = model.simulate(0, 1)["y"][0]
+    y = np.ma.masked_array(y, [False, True, False, False])
+    posterior = co.condition(model, {"y": y})
+    u = posterior.unlifted.guess(jax.random.key(3))
+    lifted = posterior.lift(u)
+    for name, value in posterior.unlifted.inputs(u).items():
+        np.testing.assert_allclose(posterior.inputs(lifted)[name], value)
+    x = model.outputs(u)["x"]
+    np.testing.assert_allclose(posterior.latents(lifted)["x"], x, rtol=1e-12)
+    residual = posterior.residual(lifted).reshape(4, -1)
+    np.testing.assert_allclose(residual[:, :2], 0.0, atol=1e-12)
+    missed = posterior.unlifted.residual(u) / posterior.data_unit
+    np.testing.assert_allclose(residual[[0, 2, 3], 2], missed, rtol=1e-9)

@@ -6,17 +6,20 @@ import signal
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 
 import coarea as co
 from coarea.dynamics import Rattle, Straight
 from coarea.dynamics.tolerance import Tolerance
-from coarea.errors import SamplingWarning
-from coarea.sampling import chains, run
+from coarea.errors import ResultError, SamplingWarning
+from coarea.sampling import chains, results, run, search
 from coarea.sampling.approach import _approach
 from coarea.sampling.sample import _together
 
@@ -233,3 +236,98 @@ def test_draws_do_not_depend_on_what_runs_beside_large_factors():
 
 def test_the_callers_precision_is_left_alone(draws):
     assert jnp.zeros(()).dtype == jnp.float32
+
+
+def test_an_error_after_sampling_takes_the_draws_along(posterior, monkeypatch):
+    def fails(*args, **kwargs):
+        raise OSError("No space left on device")
+
+    for name in ("as_datatree", "with_ends", "diagnose"):
+        with monkeypatch.context() as patched:
+            patched.setattr(results, name, fails)
+            with pytest.raises(ResultError, match="No space left") as raised:
+                co.sample(posterior, **OPTIONS)
+        assert raised.value.draws["posterior"]["z"].shape == (3, 60, 2)
+
+
+def test_an_error_while_sampling_takes_the_draws_along(posterior, monkeypatch):
+    advance = run.Group.advance
+
+    def fails_later(self, program):
+        if self.num_draws == 20:
+            raise MemoryError("no memory left")
+        return advance(self, program)
+
+    monkeypatch.setattr(run, "_SECONDS_PER_BLOCK", 0.0)
+    monkeypatch.setattr(run.Group, "advance", fails_later)
+    with pytest.raises(ResultError, match="no memory left") as raised:
+        co.sample(posterior, **OPTIONS)
+    draws = raised.value.draws
+    assert 0 < draws.posterior.sizes["draw"] <= 20
+    assert np.all(np.isfinite(draws.posterior["z"]))
+
+
+def test_names_with_slashes_are_stored_with_dots_and_known_again():
+    def model():
+        with numpyro.handlers.scope(prefix="a"):
+            x = numpyro.sample("x", dist.Normal().expand([2]).to_event(1))
+        numpyro.deterministic("total", x.sum())
+        numpyro.deterministic("first", x[0])
+
+    draws = co.sample(co.condition(model, {"total": 1.0}), draws=50, progress=False)
+    np.testing.assert_array_equal(draws.posterior["a.x"][..., 0], draws.posterior["first"])
+    again = co.predictive(model, draws, 0).posterior_predictive
+    np.testing.assert_allclose(again["first"], draws.posterior["first"], rtol=1e-6)
+
+
+def test_threads_may_sample_numpyro_models_at_once():
+    def model(center):
+        x = numpyro.sample("x", dist.Normal(center, 1.0).expand([2]).to_event(1))
+        numpyro.deterministic("total", x.sum())
+
+    def job(center):
+        posterior = co.condition(model, {"total": 1.0}, args=(center,))
+        draws = co.sample(posterior, draws=20, warmup=20, chains=2, progress=False)
+        return co.predictive(model, draws, 0, args=(center,)).posterior["x"].values
+
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(job, np.arange(4.0)))
+    for center, draws in enumerate(together):
+        np.testing.assert_array_equal(draws, job(float(center)))
+
+
+def test_chains_start_in_all_pieces():
+    """A fifth of the prior leads to the piece that has a quarter of the mass."""
+    model = co.Generator(
+        lambda u: {"z": u["z"], "y": (u["z"] - 0.3) ** 2 + 0.1 * u["n"]}, {"z": (), "n": ()}
+    )
+    starts = co.find_start(co.condition(model, {"y": 4.0}), 0, 40)
+    assert 0.2 < np.mean(starts[:, 0] > 0) < 0.8
+
+
+def test_a_chain_without_a_start_of_its_own_borrows_one(posterior, monkeypatch):
+    improve, calls = search.improve, itertools.count()
+
+    def loses_the_first_chain(target, u, tolerance):
+        found = improve(target, u, tolerance)
+        lost = next(calls) < search.ROUNDS
+        return found._replace(error=jnp.full_like(found.error, jnp.inf)) if lost else found
+
+    monkeypatch.setattr(search, "improve", loses_the_first_chain)
+    with pytest.warns(SamplingWarning, match="found for 1 of 3 chains"):
+        starts = co.find_start(posterior, 0, 3)
+    np.testing.assert_array_equal(starts[0], starts[1])
+    assert np.all(starts[1] != starts[2])
+
+
+@pytest.mark.parametrize("seed", [np.int32(3), np.uint8(3), jnp.asarray(3)])
+def test_whole_numbers_of_all_kinds_are_the_same_seed(posterior, seed):
+    three = co.sample(posterior, **OPTIONS, seed=3)
+    again = co.sample(posterior, **OPTIONS, seed=seed)
+    np.testing.assert_array_equal(three.posterior["z"], again.posterior["z"])
+
+
+def test_large_seeds_differ(posterior):
+    entropy = 0x1234567890ABCDEF1234567890ABCDEF
+    draws = [co.sample(posterior, **OPTIONS, seed=s).posterior["z"] for s in (entropy, entropy + 1)]
+    assert np.all(draws[0] != draws[1])

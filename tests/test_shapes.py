@@ -1,5 +1,7 @@
 """Every shape does the linear algebra of the dense one, and the detector finds the right one."""
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import coarea as co
-from coarea.errors import ModelError
+from coarea.errors import ModelError, StructureWarning
+from coarea.manifolds import structure
 from coarea.manifolds.blocks import Blocks
 from coarea.manifolds.dense import Dense
 from coarea.manifolds.elementwise import Elementwise
@@ -311,3 +314,17 @@ def test_what_is_found_is_never_wrong(sizes):
     _, posterior = found(function, inputs, sizes[0])
     with jax.enable_x64(True):
         assert_like_dense(posterior.shape, posterior.residual, posterior.num_inputs, sizes[2], 1e-7)
+
+
+def test_that_no_structure_can_be_read_is_told_once(monkeypatch):
+    monkeypatch.setitem(sys.modules, "asdex", None)
+    structure._reader_is_missing.cache_clear()
+    model = co.Generator(lambda u: {"z": u["z"], "y": u["z"] + u["n"]}, {"z": (), "n": 9})
+    try:
+        with pytest.warns(StructureWarning, match="treated as dense"):
+            posterior = co.condition(model, {"y": np.ones(9)})
+        assert co.condition(model, {"y": np.ones(9)}).structure == posterior.structure
+    finally:
+        structure._reader_is_missing.cache_clear()
+    assert posterior.structure.startswith("dense")
+    assert "cannot be read" in posterior.structure

@@ -166,7 +166,7 @@ def _solve_by_rows(C, b):
 def _solve_by_elimination(A, b):
     """Gauss and Jordan: rows exchanged for the largest pivot, then every other row cleared."""
     n = A.shape[-1]
-    index = jnp.arange(n)
+    index = jax.lax.broadcasted_iota(int, A.shape[:-1], A.ndim - 2)
 
     def clear(i, rows):
         column = _pick(rows, i, -1)
@@ -177,7 +177,7 @@ def _solve_by_elimination(A, b):
         rows = jnp.where(chosen, _pick(rows, i, -2)[..., None, :], rows)
         pivot = pivot / _pick(pivot, i, -1)[..., None]
         factor = jnp.where(index == i, 0.0, _pick(rows, i, -1))
-        return jnp.where((index == i)[:, None], pivot, rows - factor[..., None] * pivot)
+        return jnp.where((index == i)[..., None], pivot, rows - factor[..., None] * pivot)
 
     return jax.lax.fori_loop(0, n, clear, jnp.concatenate([A, b], axis=-1))[..., n:]
 
