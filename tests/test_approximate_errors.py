@@ -59,7 +59,7 @@ MISTAKES = {
     "quantile above one": (
         lambda: approximate.reject(UNDIRECTED, {"y": Y}, quantile=2.0),
         SettingError,
-        "fraction",
+        "between 0 and 1",
     ),
     "unknown kernel": (
         lambda: approximate.reject(UNDIRECTED, {"y": Y}, epsilon=1.0, kernel="box"),
@@ -88,7 +88,7 @@ MISTAKES = {
     "one simulation": (
         lambda: approximate.hamiltonian(location(), {"y": Y}, simulations=1),
         SettingError,
-        "two or more",
+        "2 or more",
     ),
     "no spread": (
         lambda: approximate.hamiltonian(

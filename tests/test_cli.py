@@ -1,5 +1,9 @@
 """The command line, as a newcomer meets it."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -37,3 +41,31 @@ def test_a_folder_that_cannot_be_written_is_refused_before_sampling(tmp_path, mo
         cli.main()
     assert ended.value.code == 1
     assert "cannot be written" in capsys.readouterr().err
+
+
+def test_draws_are_saved_elsewhere_if_the_folder_is_full(tmp_path, monkeypatch, capsys):
+    write = xr.DataTree.to_netcdf
+
+    def is_full(self, path, **options):
+        if str(path).startswith(str(tmp_path / "full")):
+            raise OSError(28, "No space left on device")
+        return write(self, path, **options)
+
+    monkeypatch.setattr(xr.DataTree, "to_netcdf", is_full)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    options = ["--draws", "20", "--warmup", "20", "--chains", "1", "--out", str(tmp_path / "full")]
+    monkeypatch.setattr("sys.argv", ["coarea", "run", "lotka-volterra", *options])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 1
+    assert "No space left on device" in (said := capsys.readouterr().err)
+    assert "The draws were saved to" in said
+    (saved,) = tmp_path.glob("coarea-*/draws.nc")
+    assert xr.open_datatree(saved, engine="h5netcdf").posterior["z"].shape == (1, 20, 4)
+
+
+def test_terminals_that_know_only_ascii_show_what_they_can():
+    command = [sys.executable, "-c", "from coarea.cli import main; main()", "list"]
+    ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, env=ascii_only, capture_output=True, text=True, check=True)
+    assert "lotka-volterra" in done.stdout

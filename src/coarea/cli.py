@@ -1,13 +1,16 @@
 """The command line: `coarea list` and `coarea run STUDY`."""
 
 import sys
+import tempfile
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
-from coarea.errors import CoareaError
+from coarea.errors import CoareaError, ResultError
 
 app = typer.Typer(
     help="Condition a differentiable simulator on its data, exactly.",
@@ -182,11 +185,35 @@ def boarding_school(
 
 def main() -> None:
     """Run the command line; a mistake of the user's ends in one line, not in a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # what a terminal cannot show is no error
     try:
         app()
+    except ResultError as error:
+        _print_error(f"{error.__cause__ or error} {_rescued(error.draws)}")
+        sys.exit(1)
     except CoareaError as error:
-        Console(stderr=True).print(f"[red]Error:[/red] {error}", highlight=False, soft_wrap=True)
+        _print_error(str(error))
+        sys.exit(1)
+    except OSError as error:
+        _print_error(f"a file cannot be read or written: {error}.")
         sys.exit(1)
     except KeyboardInterrupt as interrupt:
         Console(stderr=True).print(str(interrupt) or "interrupted.", highlight=False)
         sys.exit(130)
+
+
+def _print_error(message: str) -> None:
+    console = Console(stderr=True)
+    console.print(f"[red]Error:[/red] {escape(message)}", highlight=False, soft_wrap=True)
+
+
+def _rescued(draws: Any) -> str:
+    """Where draws were written that could not be where they belong, in words."""
+    try:
+        path = Path(tempfile.mkdtemp(prefix="coarea-")) / "draws.nc"
+        draws.to_netcdf(path, engine="h5netcdf")
+    except Exception as error:  # no place at all, or no draws in ArviZ's layout
+        return f"The draws could not be saved elsewhere either ({error})."
+    return f"The draws were saved to {path}."

@@ -43,6 +43,17 @@ def in_float64(function: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+        with computing_in("float64"):
+            return function(*args, **kwargs)
+
+    return wrapped
+
+
+def top_level(function: Callable[P, T]) -> Callable[P, T]:
+    """Run a call in double precision, and refuse it in a function that JAX traces."""
+
+    @functools.wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
         require_no_trace(function.__name__)
         with computing_in("float64"):
             return function(*args, **kwargs)

@@ -63,13 +63,13 @@ def explained(error: Exception, what: str) -> CoareaError:
             f"{what} uses NumPyro's primitives without a key{place}. Draw random numbers from the "
             "inputs; a NumPyro model is conditioned as it is, coarea.condition(model, observed)."
         )
-    if isinstance(error, TypeError) and "float32" in text and "float64" in text:
+    if isinstance(error, TypeError) and "float32" in str(error) and "float64" in str(error):
         return PrecisionError(
             f"{what} mixes float32 with the float64 of its inputs{place}, most likely in an "
             "array made by JAX outside of its function, where double precision is off. Make "
             f"such arrays inside the function, or with NumPy. JAX says: {message}"
         )
-    if isinstance(error, TypeError) and "int32" in text and "int64" in text:
+    if isinstance(error, TypeError) and "int32" in str(error) and "int64" in str(error):
         return PrecisionError(
             f"{what} meets an array that JAX remembers in another precision{place}. Call "
             "jax.clear_caches() first, or index with a copy of the array. JAX says: "

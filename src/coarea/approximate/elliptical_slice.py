@@ -14,13 +14,13 @@ from coarea.approximate.softened import Closeness, Softened, soften
 from coarea.approximate.starts import near_the_data
 from coarea.errors import SettingError
 from coarea.generators import AbstractSimulator
-from coarea.precision import in_float64
+from coarea.precision import top_level
 
 if TYPE_CHECKING:
     from xarray import DataTree
 
 
-@in_float64
+@top_level
 def elliptical_slice(
     model: Any,
     observed: Mapping[str, Any],

@@ -22,13 +22,13 @@ from coarea.approximate.trajectories import (
 from coarea.arguments import checked_count, key_from_seed
 from coarea.errors import ModelError, SettingError
 from coarea.kernels.kernel import step_range
-from coarea.precision import in_float64
+from coarea.precision import top_level
 
 if TYPE_CHECKING:
     from xarray import DataTree
 
 
-@in_float64
+@top_level
 def hamiltonian(
     model: Any,
     observed: Mapping[str, Any],

@@ -11,7 +11,7 @@ from coarea.approximate.method import AbstractMethod, Drawn, Run, Stats, options
 from coarea.approximate.softened import Closeness, Directed, Simulated, Softened, soften
 from coarea.approximate.starts import near_the_data
 from coarea.kernels.kernel import check_step_size
-from coarea.precision import in_float64
+from coarea.precision import top_level
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -22,7 +22,7 @@ _FIRST_STEP = 0.5
 _WANTED = 0.25
 
 
-@in_float64
+@top_level
 def mcmc(
     model: Any,
     observed: Mapping[str, Any],

@@ -16,7 +16,7 @@ from coarea.approximate.results import accepted, nothing_accepted, warn_if_inter
 from coarea.approximate.softened import Closeness, Directed, Softened, soften
 from coarea.arguments import checked_count, checked_seed, key_from_seed
 from coarea.errors import SettingError
-from coarea.precision import in_float64
+from coarea.precision import top_level
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _MOST_STEPS = 100
 
 
-@in_float64
+@top_level
 def optimisation_monte_carlo(
     model: Any,
     observed: Mapping[str, Any],

@@ -16,7 +16,7 @@ from coarea.approximate.results import accepted, nothing_accepted, warn_if_inter
 from coarea.approximate.softened import Closeness, Softened, soften
 from coarea.arguments import checked_count, checked_number, checked_seed, key_from_seed
 from coarea.errors import SettingError
-from coarea.precision import in_float64
+from coarea.precision import top_level
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _WORTHLESS = 50.0
 
 
-@in_float64
+@top_level
 def reject(
     model: Any,
     observed: Mapping[str, Any],

@@ -21,7 +21,7 @@ from coarea.approximate.softened import Closeness, Directed, Simulated, Softened
 from coarea.approximate.weights import effective_size, normalised
 from coarea.arguments import checked_count, checked_seed, key_from_seed
 from coarea.errors import SamplingWarning, SettingError
-from coarea.precision import in_float64
+from coarea.precision import top_level
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -40,7 +40,7 @@ _MOST_LEVELS = 200
 _MOST_DRAWN = 10_000
 
 
-@in_float64
+@top_level
 def smc(
     model: Any,
     observed: Mapping[str, Any],

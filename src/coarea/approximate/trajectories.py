@@ -26,14 +26,14 @@ from coarea.generators import AbstractSimulator, Markov
 from coarea.generators.generator import named
 from coarea.kernels.kernel import check_step_size, step_range
 from coarea.manifolds.observation import Observation, as_given, observe
-from coarea.precision import in_float64
+from coarea.precision import top_level
 from coarea.tracing import trace
 
 if TYPE_CHECKING:
     from xarray import DataTree
 
 
-@in_float64
+@top_level
 def hmc(
     model: Any,
     observed: Mapping[str, Any],
@@ -66,7 +66,7 @@ def hmc(
     return _run(method, starts, options, "ABC-HMC", epsilon=epsilon, kernel="gaussian")
 
 
-@in_float64
+@top_level
 def nuts(
     model: Any,
     observed: Mapping[str, Any],
@@ -92,7 +92,7 @@ def nuts(
     return _run(method, starts, options, "ABC-NUTS", epsilon=epsilon, kernel="gaussian")
 
 
-@in_float64
+@top_level
 def tractable(
     model: Any,
     observed: Mapping[str, Any],

@@ -8,7 +8,7 @@ from blackjax.smc.resampling import systematic
 
 from coarea.arguments import check_draws, checked_count, checked_seed, key_from_seed
 from coarea.errors import DataError
-from coarea.precision import in_float64
+from coarea.precision import top_level
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -27,7 +27,7 @@ def effective_size(log_weights: np.ndarray) -> float:
     return float(1 / np.sum(normalised(log_weights) ** 2))
 
 
-@in_float64
+@top_level
 def resample(draws: "DataTree", num: int, seed: int = 0) -> "DataTree":
     """Equally weighted draws from those that `reject` or `optimisation_monte_carlo` weighed.
 

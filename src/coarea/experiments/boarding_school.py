@@ -98,7 +98,7 @@ def run(
     posterior = co.condition(model(noise), {"y": COUNTS})
     result = co.sample(posterior, draws=draws, warmup=warmup, chains=chains, seed=seed)
     rates = {name: Parameter(result.posterior[name].values) for name in NAMES}
-    conclude(result, rates, figure(result, noise), folder)
+    conclude(result, rates, lambda: figure(result, noise), folder)
     return result
 
 

@@ -107,7 +107,7 @@ def run(
     parameters = {
         name: Parameter(result.posterior[name].values, truth) for name, truth in TRUTH.items()
     }
-    conclude(result, parameters, figure(result, x), folder)
+    conclude(result, parameters, lambda: figure(result, x), folder)
     return result
 
 

@@ -98,7 +98,7 @@ def run(
         name: Parameter(z[..., i], truth)
         for i, (name, truth) in enumerate(zip(NAMES, TRUTH, strict=True))
     }
-    conclude(result, parameters, figure(result, y, seed), folder)
+    conclude(result, parameters, lambda: figure(result, y, seed), folder)
     return result
 
 

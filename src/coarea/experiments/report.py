@@ -1,6 +1,6 @@
 """What the studies print, draw and write."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from coarea.errors import SettingError
+from coarea.sampling.results import saving
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,17 +44,21 @@ def writable_folder(path: Path) -> Path:
 
 
 def conclude(
-    result: "DataTree", parameters: Mapping[str, Parameter], figure: "Figure", folder: Path
+    result: "DataTree",
+    parameters: Mapping[str, Parameter],
+    figure: Callable[[], "Figure"],
+    folder: Path,
 ) -> None:
-    """Print a table of the parameters, and write the figure and all draws to the folder."""
+    """Write all draws, print a table of the parameters, and draw and write the figure."""
+    with saving(result):
+        result.to_netcdf(folder / "draws.nc", engine="h5netcdf")
     console = Console()
     console.print(parameter_table(parameters))
     largest = float(result.sample_stats["constraint_error"].max())
     console.print(
         f"Largest constraint error over all draws: {largest:.1e} of the size of the data."
     )
-    result.to_netcdf(folder / "draws.nc", engine="h5netcdf")
-    figure.savefig(folder / "posterior.png", dpi=150)
+    figure().savefig(folder / "posterior.png", dpi=150)
     console.print(f"Wrote {folder / 'draws.nc'} and {folder / 'posterior.png'}.")
 
 

@@ -96,7 +96,7 @@ def run(
     result = co.sample(posterior, draws=draws, warmup=warmup, chains=chains, seed=seed)
     z = result.posterior["z"].values
     shown = {name: Parameter(z[..., i], TRUTH[i]) for i, name in enumerate(NAMES)}
-    conclude(result, shown, figure(shown), folder)
+    conclude(result, shown, lambda: figure(shown), folder)
     return result
 
 

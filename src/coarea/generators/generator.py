@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Key
 from coarea.arguments import checked_count, checked_key, require_memory
 from coarea.errors import ModelError
 from coarea.generators.inputs import Inputs
-from coarea.precision import in_float64
+from coarea.precision import in_float64, top_level
 from coarea.programs import compile_bounded
 from coarea.tracing import Traced, trace
 
@@ -48,7 +48,7 @@ class AbstractGenerator(eqx.Module):
         """Data that enter by a likelihood, by name."""
         return {}
 
-    @in_float64
+    @top_level
     def simulate(self, key: Key[Array, ""], num: int) -> dict[str, np.ndarray]:
         """`num` independent draws of all outputs (the prior predictive), stacked in front."""
         key, num = checked_key(key), checked_count("num", num)

@@ -19,11 +19,11 @@ from coarea.manifolds.observation import Observation, observe
 from coarea.manifolds.posterior import Posterior
 from coarea.manifolds.structure import Structure, choose_shape
 from coarea.manifolds.validation import check_derivatives, check_digits
-from coarea.precision import in_float64
+from coarea.precision import top_level
 from coarea.programs import runs_once
 
 
-@in_float64
+@top_level
 def condition(
     model: AbstractGenerator | Callable,
     observed: Mapping[str, Any] | None = None,

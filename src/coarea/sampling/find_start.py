@@ -8,13 +8,13 @@ from jaxtyping import Array, Key
 from coarea.arguments import checked_count, checked_key
 from coarea.dynamics import Rattle
 from coarea.manifolds import AbstractTarget
-from coarea.precision import in_float64
+from coarea.precision import top_level
 from coarea.sampling.search import chain_keys, search
 from coarea.sampling.settings import check_target, one_blas_thread
 from coarea.sampling.start_checks import check_starts, with_shared_starts
 
 
-@in_float64
+@top_level
 def find_start(target: AbstractTarget, key: Key[Array, ""], chains: int) -> np.ndarray:
     """Points on the manifold, one for each chain: an array (chains, inputs) for `sample(start=)`.
 

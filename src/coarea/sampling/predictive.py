@@ -11,7 +11,7 @@ from jaxtyping import Array, Key
 from coarea.arguments import check_draws, checked_key
 from coarea.errors import DataError, ModelError
 from coarea.generators import AbstractSimulator
-from coarea.precision import in_float64
+from coarea.precision import top_level
 from coarea.programs import compile_bounded
 from coarea.sampling.results import own_name
 from coarea.sampling.settings import one_blas_thread
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _BATCH = 256
 
 
-@in_float64
+@top_level
 def predictive(
     model: AbstractSimulator | Callable,
     draws: "DataTree",

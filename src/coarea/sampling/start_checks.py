@@ -105,6 +105,8 @@ def check_rank(target: AbstractTarget, u: Float[Array, " M"]) -> None:
         return
     rows = target.constraints
     J = np.asarray(_jacobian(target, u))[rows]
+    digits = np.finfo(J.dtype).eps
+    J = J.astype(float)
     if not np.all(np.isfinite(J)):
         return
     largest = np.max(np.abs(J), axis=1)
@@ -128,7 +130,7 @@ def check_rank(target: AbstractTarget, u: Float[Array, " M"]) -> None:
         if np.min(np.diagonal(np.linalg.cholesky(J @ J.T))) > _FULL_RANK:
             return
     left, singular, _ = np.linalg.svd(J, full_matrices=False)
-    if singular[-1] <= 4 * J.shape[1] * np.finfo(J.dtype).eps:
+    if singular[-1] <= 4 * J.shape[1] * digits:
         involved = rows[np.abs(left[:, -1]) > 1e-6]
         raise JacobianError(
             f"{_names(target, involved)} are not independent: to first order one of them follows "

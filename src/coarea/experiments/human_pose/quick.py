@@ -37,7 +37,7 @@ def run(
     folder = writable_folder(out)
     truth = scene(load_decoder(decoder), 1, noise, seed)
     result = co.sample(truth.posterior(), draws=draws, warmup=warmup, chains=chains, seed=seed)
-    conclude(result, parameters(result, truth), figure(result, truth), folder)
+    conclude(result, parameters(result, truth), lambda: figure(result, truth), folder)
     modes = find_modes(result, truth.joints)
     console = Console()
     console.print(mode_table(modes))

@@ -44,7 +44,7 @@ def run(
     shown = {"log p(code | seen) + constant": Parameter(result.posterior["log_posterior"].values)}
     ink = result.posterior["image"].values[..., np.ma.getmaskarray(observed)].sum(axis=-1)
     shown["ink that is not seen"] = Parameter(ink)
-    conclude(result, shown, figure(result, whole, observed), folder)
+    conclude(result, shown, lambda: figure(result, whole, observed), folder)
     Console().print(
         in_words(judged(known.judge, result.posterior["image"].values)), highlight=False
     )
