@@ -64,6 +64,16 @@ def test_an_array_changed_in_place_is_seen_when_conditioned_again_and_not_before
         np.testing.assert_allclose(after.residual(jnp.asarray(u)), [1.75])
 
 
+def test_a_changed_attribute_is_seen_by_predictions_and_simulations():
+    simulator = Simulator(1.0)
+    model = co.Generator(simulator, {"z": (), "n": ()})
+    draws = co.sample(co.condition(model, {"y": 0.0}), draws=20, chains=1, keep="inputs")
+    before = co.predictive(model, draws, 0).posterior_predictive["y"], model.simulate(0, 5)["y"]
+    simulator.sigma = 3.0
+    after = co.predictive(model, draws, 0).posterior_predictive["y"], model.simulate(0, 5)["y"]
+    assert all(np.all(a != b) for a, b in zip(before, after, strict=True))
+
+
 def test_data_changed_after_conditioning_change_nothing():
     y, x = np.ones(6), np.ones(2)
 

@@ -93,7 +93,7 @@ def _of_generator(model: AbstractSimulator, draws: "DataTree", key) -> dict[str,
     chains, length = next(iter(kept.values())).shape[:2]
     flat = {name: x.reshape(chains * length, *x.shape[2:]) for name, x in kept.items()}
     with one_blas_thread():
-        outputs = _computed(model, flat, jax.random.split(key, chains * length))
+        outputs = _computed(model.frozen(), flat, jax.random.split(key, chains * length))
     return {k: np.asarray(x).reshape(chains, length, *x.shape[1:]) for k, x in outputs.items()}
 
 
