@@ -312,7 +312,7 @@ class _Keys:
         if equation.primitive.name == "custom_jvp_call":
             # A rule may call the function that it belongs to, and so itself.
             parameters["jvp_jaxpr_fun"] = (
-                _Keys(self._depth + 1).of_closed(_derivative(equation))
+                tuple(map(_Keys(self._depth + 1)._of, _derivatives(equation)))
                 if self._depth < _RULES
                 else parameters["jvp_jaxpr_fun"].debug_info.func_src_info
             )
@@ -349,24 +349,27 @@ class _Identity:
         return id(self.value)
 
 
-def _derivative(equation) -> core.ClosedJaxpr:
-    """What a custom derivative rule computes."""
-    avals = [atom.aval for atom in equation.invars]
-    is_real = [jnp.issubdtype(aval.dtype, jnp.inexact) for aval in avals]
-    like = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
-    real = [x for x, yes in zip(like, is_real, strict=True) if yes]
+def _derivatives(equation) -> list[core.ClosedJaxpr | str]:
+    """What a custom derivative rule computes, for each input alone; what it raises, if it does."""
+    like = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in equation.invars]
 
-    def pushed(values, tangents):
-        def function(*moving):
-            rest = iter(moving)
-            return _bound(
-                equation, [next(rest) if yes else x for x, yes in zip(values, is_real, strict=True)]
-            )
+    def pushed(moving: int):
+        def function(values, tangent):
+            def of_one(x):
+                return _bound(equation, [*values[:moving], x, *values[moving + 1 :]])
 
-        moving = [x for x, yes in zip(values, is_real, strict=True) if yes]
-        return jax.jvp(function, moving, tangents)
+            return jax.jvp(of_one, (values[moving],), (tangent,))
 
-    return jax.make_jaxpr(pushed)(like, real)
+        return jax.make_jaxpr(function)(like, like[moving])
+
+    found: list[core.ClosedJaxpr | str] = []
+    for moving, x in enumerate(like):
+        if jnp.issubdtype(x.dtype, jnp.inexact):
+            try:
+                found.append(pushed(moving))
+            except Exception as error:  # a rule may refuse some tangents, each in its own words
+                found.append(f"{type(error).__name__}: {error}".split("\n")[0])
+    return found
 
 
 def _aval(aval: Any) -> Hashable:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
-from coarea.errors import ModelError, PrecisionError
+from coarea.errors import CoareaError, ModelError, PrecisionError
 from coarea.manifolds.target import AbstractTarget
 from coarea.programs import compile_bounded
 from coarea.routines import inner_jaxprs
@@ -17,14 +17,15 @@ def check_derivatives(target: AbstractTarget, source: str) -> None:
     """Refuse a target whose function, though it can be evaluated, cannot be differentiated."""
     try:
         eqx.filter_eval_shape(_evaluate, target, jax.ShapeDtypeStruct((target.num_inputs,), float))
-    except (NotImplementedError, TypeError, ValueError) as error:
+    except CoareaError:
+        raise
+    except Exception as error:  # rules for derivatives raise errors of all kinds
         raise ModelError(
             f"the {source} cannot be differentiated twice, forwards and in reverse: {error}\n"
             "Loops must have a fixed length (`jax.lax.scan`, `jax.lax.fori_loop` with constant "
             "bounds) and every operation between inputs and observed outputs needs a JAX "
             "derivative, not one of jax.custom_vjp. A diffrax solver needs "
-            "`adjoint=diffrax.DirectAdjoint()`, or `ForwardMode()`; a scan of fixed steps always "
-            "works."
+            "`adjoint=diffrax.DirectAdjoint()`; a scan of fixed steps always works."
         ) from error
 
 
