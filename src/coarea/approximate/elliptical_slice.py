@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from blackjax.mcmc import elliptical_slice as blackjax_slice
 from jaxtyping import Array, Float, Int, Key
+from typing_extensions import override
 
 from coarea.approximate.method import AbstractMethod, Drawn, Run, Stats, options_from, run_chains
 from coarea.approximate.softened import Closeness, Softened, soften
@@ -75,11 +76,13 @@ class EllipticalSlice(AbstractMethod):
     target: Softened
     groups: tuple[np.ndarray, ...]
 
-    def init(self, key, u):  # noqa: D102
+    @override
+    def init(self, key, u):
         del key
         return Turned(u, self._log_ratio(u))
 
-    def step(self, key, state: Turned, number):  # noqa: D102
+    @override
+    def step(self, key, state: Turned, number):
         del number
         state, count = self.turn(key, state)
         at = self.target.simulate(state.u)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
+from typing_extensions import override
 
 from coarea.approximate.method import AbstractMethod, Run, options_from, run_chains
 from coarea.approximate.softened import Directed, Softened, checked_model, soften
@@ -191,11 +192,13 @@ class CommonNumbers(AbstractMethod):
         """Transitions to leave out after `init`."""
         return self._given(jax.random.key(0)).burn_in
 
-    def init(self, key, u):  # noqa: D102
+    @override
+    def init(self, key, u):
         seed, key = jax.random.split(key)
         return Seeded(seed, self._given(seed).init(key, u))
 
-    def step(self, key, state: Seeded, number):  # noqa: D102
+    @override
+    def step(self, key, state: Seeded, number):
         other, accept_key, move_key = jax.random.split(key, 3)
         follower = state.follower
         there = self._given(other).at(follower.state.position)

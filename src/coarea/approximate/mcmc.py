@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
+from typing_extensions import override
 
 from coarea.approximate.method import AbstractMethod, Drawn, Run, Stats, options_from, run_chains
 from coarea.approximate.softened import Closeness, Directed, Simulated, Softened, soften
@@ -102,12 +103,14 @@ class RandomWalk(AbstractMethod):
     step_size: Float[Array, ""] | None
     warmup: Int[Array, ""]
 
-    def init(self, key, u):  # noqa: D102
+    @override
+    def init(self, key, u):
         del key
         step = jnp.asarray(_FIRST_STEP) if self.step_size is None else self.step_size
         return Walker(self.target.simulate(u), jnp.log(step), jnp.ones(()))
 
-    def step(self, key, state: Walker, number):  # noqa: D102
+    @override
+    def step(self, key, state: Walker, number):
         change_key, move_key, learn_key = jax.random.split(key, 3)
         step = jnp.exp(state.log_step)
         change = step * jax.random.normal(change_key, self.directed.places.shape)

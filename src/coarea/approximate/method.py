@@ -11,6 +11,7 @@ import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Key
+from typing_extensions import override
 
 from coarea.arguments import checked_count, checked_seed
 from coarea.errors import SettingError
@@ -168,7 +169,8 @@ class Approximate(AbstractProgram):
     longest_block: int = eqx.field(static=True)
     as_routine: bool = eqx.field(static=True, default=False)
 
-    def draw(self, chain: Chain, number):  # noqa: D102
+    @override
+    def draw(self, chain: Chain, number):
         key = jax.random.fold_in(chain.key, number)
         state, drawn = self.method.step(key, chain.state, number)
         inputs = self.method.target.inputs(drawn.u) if self.keep_inputs else None

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
+from typing_extensions import override
 
 from coarea.approximate.method import (
     AbstractMethod,
@@ -287,7 +288,8 @@ class Trajectories(AbstractMethod):
         """Transitions to leave out after `init`, which does all of an adaptive warm-up."""
         return 0 if self.step_size is None else self.warmup
 
-    def init(self, key, u):  # noqa: D102
+    @override
+    def init(self, key, u):
         if self.step_size is not None:
             return Follower(self.at(u), self.step_size, jnp.ones(u.size))
         mean = None if self.num_steps is None else sum(self.num_steps) // 2
@@ -297,7 +299,8 @@ class Trajectories(AbstractMethod):
         """BlackJAX's state at u."""
         return blackjax.nuts.init(u, self.target.log_density)
 
-    def step(self, key, state: Follower, number):  # noqa: D102
+    @override
+    def step(self, key, state: Follower, number):
         del number
         at, step_size, inverse_mass = state
         if self.num_steps is None:

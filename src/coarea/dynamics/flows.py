@@ -10,6 +10,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
+from typing_extensions import override
 
 
 class AbstractFlow(eqx.Module):
@@ -65,22 +66,28 @@ class Straight(AbstractFlow):
     """Uniform motion, the flow of ½|p|²: right for any density."""
 
     @property
-    def quarter_turn(self):  # noqa: D102
+    @override
+    def quarter_turn(self):
         return math.inf
 
-    def bends(self, u):  # noqa: D102
+    @override
+    def bends(self, u):
         return None
 
-    def position(self, u, tangential, p, tau):  # noqa: D102
+    @override
+    def position(self, u, tangential, p, tau):
         return u + tau * p
 
-    def weights(self, tau):  # noqa: D102
+    @override
+    def weights(self, tau):
         return 1.0
 
-    def momentum(self, u, end, tau):  # noqa: D102
+    @override
+    def momentum(self, u, end, tau):
         return (end - u) / tau
 
-    def force(self, u, gradient):  # noqa: D102
+    @override
+    def force(self, u, gradient):
         return gradient
 
 
@@ -93,13 +100,16 @@ class Rotation(AbstractFlow):
     normals: Bool[np.ndarray, " M"] | None = None
 
     @property
-    def quarter_turn(self):  # noqa: D102
+    @override
+    def quarter_turn(self):
         return 0.499 * math.pi
 
-    def bends(self, u):  # noqa: D102
+    @override
+    def bends(self, u):
         return u if self.normals is None else jnp.where(self.normals, u, 0.0)
 
-    def position(self, u, tangential, p, tau):  # noqa: D102
+    @override
+    def position(self, u, tangential, p, tau):
         # cos τ u + sin τ p, with the component of u along the rows of J left alone: rotating it
         # too would leave the manifold by |u| τ²/2 before the projection begins.
         assert tangential is not None
@@ -108,14 +118,17 @@ class Rotation(AbstractFlow):
             tangential = turned - self.weights(tau) * (turned - tangential)
         return u - (1 - jnp.cos(tau)) * tangential + self._or_straight(jnp.sin(tau), tau) * p
 
-    def weights(self, tau):  # noqa: D102
+    @override
+    def weights(self, tau):
         return self._or_straight(1.0, tau / jnp.sin(tau))
 
-    def momentum(self, u, end, tau):  # noqa: D102
+    @override
+    def momentum(self, u, end, tau):
         cos, sin = self._or_straight(jnp.cos(tau), 1.0), self._or_straight(jnp.sin(tau), tau)
         return (cos * end - u) / sin
 
-    def force(self, u, gradient):  # noqa: D102
+    @override
+    def force(self, u, gradient):
         return gradient + self.bends(u)
 
     def _or_straight(self, turning, straight):

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
+from typing_extensions import override
 
 from coarea.arguments import checked_number
 from coarea.dynamics.flows import AbstractFlow, Rotation, Straight
@@ -36,7 +37,8 @@ class Tangent(AbstractTangentSpace):
     geodesic: AbstractGeodesic
     u: Float[Array, " M"]
 
-    def project(self, p):  # noqa: D102
+    @override
+    def project(self, p):
         return self.geodesic.project(self.u, p)
 
 

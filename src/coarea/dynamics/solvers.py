@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import optimistix as optx
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Bool, Float, Int
+from typing_extensions import override
 
 from coarea.dynamics.tolerance import Bounds, Tolerance, largest
 from coarea.manifolds import AbstractTarget
@@ -84,7 +85,8 @@ class QuasiNewton(AbstractSolver):
 
     max_iterations: int = eqx.field(static=True, default=50)
 
-    def solve(self, target, older, u, tolerance, weights=1.0, idle=False):  # noqa: D102
+    @override
+    def solve(self, target, older, u, tolerance, weights=1.0, idle=False):
         def change(u, c, last):
             del u
             return self._corrected(weights * older.pseudo_inverse(c), last), False
@@ -95,7 +97,8 @@ class QuasiNewton(AbstractSolver):
 
         return _iterate(target, change, u, tolerance, self.max_iterations, idle, too_slow)
 
-    def for_many(self):  # noqa: D102
+    @override
+    def for_many(self):
         return replace(self, max_iterations=min(self.max_iterations, _MOST_TOGETHER))
 
     def _corrected(self, change, last):
@@ -126,10 +129,12 @@ class Broyden(AbstractSolver):
     learns: ClassVar[bool] = True
     max_iterations: int = eqx.field(static=True, default=25)
 
-    def for_many(self):  # noqa: D102
+    @override
+    def for_many(self):
         return replace(self, max_iterations=min(self.max_iterations, _MOST_LEARNT_TOGETHER))
 
-    def solve(self, target, older, u, tolerance, weights=1.0, idle=False):  # noqa: D102
+    @override
+    def solve(self, target, older, u, tolerance, weights=1.0, idle=False):
         tolerance = tolerance.sized(target, u)
         arrays, rest = eqx.partition((target, older, tolerance, weights), eqx.is_array)
 
@@ -223,7 +228,8 @@ class Newton(AbstractSolver):
 
     max_iterations: int = eqx.field(static=True, default=20)
 
-    def solve(self, target, older, u, tolerance, weights=1.0, idle=False):  # noqa: D102
+    @override
+    def solve(self, target, older, u, tolerance, weights=1.0, idle=False):
         def change(u, c, last):
             del last
             return weights * _newton_change(target, older, u, c), False
@@ -241,7 +247,8 @@ class NewtonLineSearch(AbstractSolver):
     max_iterations: int = eqx.field(static=True, default=20)
     max_halvings: int = eqx.field(static=True, default=5)
 
-    def solve(self, target, older, u, tolerance, weights=1.0, idle=False):  # noqa: D102
+    @override
+    def solve(self, target, older, u, tolerance, weights=1.0, idle=False):
         def change(u, c, last):
             del last
             full = weights * _newton_change(target, older, u, c)
@@ -274,7 +281,8 @@ class Hybrid(AbstractSolver):
 
     max_iterations: int = eqx.field(static=True, default=100)
 
-    def solve(self, target, older, u, tolerance, weights=1.0, idle=False):  # noqa: D102
+    @override
+    def solve(self, target, older, u, tolerance, weights=1.0, idle=False):
         def residual(lam, _):
             return target.residual(u - weights * older.apply_transpose(lam)) / target.scale
 

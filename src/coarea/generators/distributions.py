@@ -20,6 +20,7 @@ from numpyro.distributions.truncated import (
     RightTruncatedDistribution,
     TwoSidedTruncatedDistribution,
 )
+from typing_extensions import override
 
 from coarea.errors import ModelError
 from coarea.generators.inputs import AbstractInput, standard_normal_log_density
@@ -52,20 +53,25 @@ class MappedNormal(AbstractInput):
     distribution: dist.Distribution
 
     @property
-    def is_standard_normal(self):  # noqa: D102
+    @override
+    def is_standard_normal(self):
         return True
 
     @property
-    def size(self):  # noqa: D102
+    @override
+    def size(self):
         return math.prod(self.distribution.shape())
 
-    def value(self, u):  # noqa: D102
+    @override
+    def value(self, u):
         return from_normal(self.distribution, u.reshape(self.distribution.shape()))
 
-    def log_density(self, u):  # noqa: D102
+    @override
+    def log_density(self, u):
         return standard_normal_log_density(u)
 
-    def draw(self, key):  # noqa: D102
+    @override
+    def draw(self, key):
         return jax.random.normal(key, (self.size,))
 
 
@@ -75,11 +81,13 @@ class Unconstrained(AbstractInput):
     distribution: dist.Distribution
 
     @property
-    def is_standard_normal(self):  # noqa: D102
+    @override
+    def is_standard_normal(self):
         return False
 
     @property
-    def size(self):  # noqa: D102
+    @override
+    def size(self):
         return math.prod(self._shape)
 
     @property
@@ -90,24 +98,28 @@ class Unconstrained(AbstractInput):
     def _bijection(self):
         return dist.biject_to(self.distribution.support)
 
-    def value(self, u):  # noqa: D102
+    @override
+    def value(self, u):
         return self._bijection(u.reshape(self._shape))
 
-    def log_density(self, u):  # noqa: D102
+    @override
+    def log_density(self, u):
         x = u.reshape(self._shape)
         value = self._bijection(x)
         volume = self._bijection.log_abs_det_jacobian(x, value)
         return jnp.sum(self.distribution.log_prob(value)) + jnp.sum(volume)
 
     @property
-    def is_proper(self):  # noqa: D102
+    @override
+    def is_proper(self):
         try:
             jax.eval_shape(self.distribution.sample, jax.random.key(0))
         except NotImplementedError:
             return False
         return True
 
-    def draw(self, key):  # noqa: D102
+    @override
+    def draw(self, key):
         if not self.is_proper:
             return jax.random.normal(key, (self.size,))
         return self._bijection.inv(self.distribution.sample(key)).ravel()

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
+from typing_extensions import override
 
 from coarea.arguments import checked_count, checked_key, require_memory
 from coarea.errors import ModelError
@@ -71,7 +72,8 @@ class AbstractSimulator(AbstractGenerator):
     def outputs_of(self, values: Mapping[str, Array]) -> dict[str, Array]:
         """Every output by name, from the inputs by name."""
 
-    def outputs(self, u):  # noqa: D102
+    @override
+    def outputs(self, u):
         return self.outputs_of(self.inputs.values(u))
 
     @property
@@ -85,7 +87,8 @@ class AbstractSimulator(AbstractGenerator):
         """All outputs, and what they add to the log density: one simulation."""
         return self.outputs(u), jnp.zeros((), u.dtype)
 
-    def log_density(self, u):  # noqa: D102
+    @override
+    def log_density(self, u):
         log_base = self.inputs.log_density(u)
         return log_base + self.outputs_and_log_factor(u)[1] if self.has_factor else log_base
 
@@ -153,7 +156,8 @@ class Generator(AbstractSimulator):
         if log_factor is not None:
             self.frozen()
 
-    def frozen(self):  # noqa: D102
+    @override
+    def frozen(self):
         function = trace(
             lambda values: named(self.function(values), "the generator's function", "outputs"),
             self.inputs.example_values,
@@ -171,16 +175,19 @@ class Generator(AbstractSimulator):
         )
 
     @property
-    def has_factor(self):  # noqa: D102
+    @override
+    def has_factor(self):
         return self.log_factor is not None
 
-    def outputs_and_log_factor(self, u):  # noqa: D102
+    @override
+    def outputs_and_log_factor(self, u):
         outputs = self.outputs(u)
         if self.log_factor is None:
             return outputs, jnp.zeros((), u.dtype)
         return outputs, self.log_factor(outputs)
 
-    def outputs_of(self, values):  # noqa: D102
+    @override
+    def outputs_of(self, values):
         if isinstance(self.function, Traced):
             return self.function(values)
         return named(self.function(dict(values)), "the generator's function", "outputs")
@@ -198,7 +205,8 @@ class Summarised(AbstractSimulator):
         self.generator, self.function = generator, function
         self.inputs, self.parameters = generator.inputs, generator.parameters
 
-    def frozen(self):  # noqa: D102
+    @override
+    def frozen(self):
         generator = self.generator.frozen()
         outputs = jax.eval_shape(generator.outputs_of, self.inputs.example_values)
         function = trace(
@@ -209,13 +217,16 @@ class Summarised(AbstractSimulator):
         return Summarised(generator, function)
 
     @property
-    def has_factor(self):  # noqa: D102
+    @override
+    def has_factor(self):
         return self.generator.has_factor
 
-    def outputs_of(self, values):  # noqa: D102
+    @override
+    def outputs_of(self, values):
         return self._with_statistics(self.generator.outputs_of(values))
 
-    def outputs_and_log_factor(self, u):  # noqa: D102
+    @override
+    def outputs_and_log_factor(self, u):
         outputs, factor = self.generator.outputs_and_log_factor(u)
         return self._with_statistics(outputs), factor
 

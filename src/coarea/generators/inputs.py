@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
+from typing_extensions import override
 
 from coarea.errors import ModelError
 
@@ -52,10 +53,12 @@ class AbstractArray(AbstractInput):
     shape: eqx.AbstractVar[tuple[int, ...]]
 
     @property
-    def size(self):  # noqa: D102
+    @override
+    def size(self):
         return math.prod(self.shape)
 
-    def value(self, u):  # noqa: D102
+    @override
+    def value(self, u):
         return u.reshape(self.shape)
 
 
@@ -65,13 +68,16 @@ class StandardNormal(AbstractArray):
     shape: tuple[int, ...] = eqx.field(static=True)
 
     @property
-    def is_standard_normal(self):  # noqa: D102
+    @override
+    def is_standard_normal(self):
         return True
 
-    def log_density(self, u):  # noqa: D102
+    @override
+    def log_density(self, u):
         return standard_normal_log_density(u)
 
-    def draw(self, key):  # noqa: D102
+    @override
+    def draw(self, key):
         return jax.random.normal(key, (self.size,))
 
 
@@ -84,13 +90,16 @@ class Flat(AbstractArray):
     shape: tuple[int, ...] = eqx.field(static=True)
 
     @property
-    def is_standard_normal(self):  # noqa: D102
+    @override
+    def is_standard_normal(self):
         return False
 
-    def log_density(self, u):  # noqa: D102
+    @override
+    def log_density(self, u):
         return jnp.zeros((), u.dtype)
 
-    def draw(self, key):  # noqa: D102
+    @override
+    def draw(self, key):
         return jax.random.uniform(key, (self.size,), float, -2.0, 2.0)
 
 

@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
+from typing_extensions import override
 
 from coarea.arguments import checked_count
 from coarea.errors import ModelError, SettingError
@@ -111,7 +112,8 @@ class Markov(AbstractSimulator):
         """How often the state is seen."""
         return self.steps // self.observe_every
 
-    def frozen(self):  # noqa: D102
+    @override
+    def frozen(self):
         s = self.shared.example_values
         noise, first_noise, seen_noise = (
             None if shape is None else jax.ShapeDtypeStruct(shape, float)
@@ -189,7 +191,8 @@ class Markov(AbstractSimulator):
         """The noise of all steps, a row for each interval between observations."""
         return noise.reshape(self.num_observations, self.observe_every, *noise.shape[1:])
 
-    def outputs_of(self, values):  # noqa: D102
+    @override
+    def outputs_of(self, values):
         s = self._shared(values)
 
         def interval(x, inputs):

@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from typing_extensions import override
 
 from coarea.errors import DataError, ModelError
 from coarea.generators.data import real_values
@@ -39,19 +40,24 @@ class Program(AbstractGenerator):
     likelihoods: dict[str, np.ndarray]
 
     @property
-    def given(self):  # noqa: D102
+    @override
+    def given(self):
         return self.likelihoods
 
-    def frozen(self):  # noqa: D102
+    @override
+    def frozen(self):
         return self
 
-    def outputs(self, u):  # noqa: D102
+    @override
+    def outputs(self, u):
         return dict(self._run(u)[0])
 
-    def log_density(self, u):  # noqa: D102
+    @override
+    def log_density(self, u):
         return self.inputs.log_density(u) + self._run(u)[1]
 
-    def draw(self, key):  # noqa: D102
+    @override
+    def draw(self, key):
         return self.prior(key, self.data, self.present)
 
     def _run(self, u):

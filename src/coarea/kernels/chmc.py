@@ -4,6 +4,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from blackjax.base import SamplingAlgorithm
+from typing_extensions import override
 
 from coarea.dynamics import Rattle
 from coarea.kernels.kernel import (
@@ -43,7 +44,8 @@ class CHMC(AbstractKernel):
             step_range(self.num_steps)
 
     @property
-    def adapts(self):  # noqa: D102
+    @override
+    def adapts(self):
         return super().adapts or ("num_steps" if self.num_steps is None else None)
 
     @property
@@ -55,7 +57,8 @@ class CHMC(AbstractKernel):
         mean = 1 if self.num_steps is None else sum(self._range) / 2
         return self.integrator.flow_for(target).quarter_turn / mean
 
-    def step(self, target, key, state, tuning):  # noqa: D102
+    @override
+    def step(self, target, key, state, tuning):
         momentum_key, key = jax.random.split(key)
         start = self.integrator.refresh(momentum_key, state)
         length, level = jax.random.uniform(key, (2,), state.position.dtype)

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 from blackjax.base import SamplingAlgorithm
 from blackjax.mcmc.nuts import iterative_nuts_proposal
+from typing_extensions import override
 
 from coarea.arguments import checked_count
 from coarea.dynamics import Rattle
@@ -40,7 +41,8 @@ class NUTS(AbstractKernel):
         """A quarter turn: two steps and the trajectory comes back."""
         return self.integrator.flow_for(target).quarter_turn
 
-    def step(self, target, key, state, tuning):  # noqa: D102
+    @override
+    def step(self, target, key, state, tuning):
         momentum_key, tree_key = jax.random.split(key)
 
         def integrate(state: PhaseState, step_size):

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from typing_extensions import override
 
 from coarea.manifolds import small
 from coarea.manifolds.indices import Indices
@@ -32,33 +33,42 @@ class BlockDiagonal(AbstractLocal):
         """Among blocks that are filled up to squares there may be wide ones."""
         return self.num_inputs == self.num_constraints
 
-    def apply(self, n):  # noqa: D102
+    @override
+    def apply(self, n):
         return self._unsorted(jnp.einsum("krw,kw->kr", self.B, self._blocks(n)))
 
-    def apply_transpose(self, lam):  # noqa: D102
+    @override
+    def apply_transpose(self, lam):
         return jnp.einsum("krw,kr->kw", self.B, self.rows.take(lam)).ravel()
 
-    def times(self, b):  # noqa: D102
+    @override
+    def times(self, b):
         return self._unsorted(self.C @ b.T.reshape(*self.C.shape[:2], -1)).T
 
-    def solve(self, b):  # noqa: D102
+    @override
+    def solve(self, b):
         return _stacked(small.solve_lower(self.C, self.rows.take(b.T))).T
 
-    def solve_transpose(self, b):  # noqa: D102
+    @override
+    def solve_transpose(self, b):
         blocks = b.T.reshape(*self.C.shape[:2], -1)
         return self._unsorted(small.solve_lower_transpose(self.C, blocks)).T
 
-    def rotate(self, n):  # noqa: D102
+    @override
+    def rotate(self, n):
         return jnp.einsum("krw,kw->kr", self.Q, self._blocks(n)).ravel()
 
-    def rotate_transpose(self, r):  # noqa: D102
+    @override
+    def rotate_transpose(self, r):
         return jnp.einsum("krw,kr->kw", self.Q, r.reshape(self.C.shape[:2])).ravel()
 
-    def solve_product(self, older, b):  # noqa: D102
+    @override
+    def solve_product(self, older, b):
         product = jnp.einsum("krw,ksw->krs", self.B, older.B) + self.fill
         return self._unsorted(small.solve(product, self.rows.take(b.T))).T
 
-    def pivots(self):  # noqa: D102
+    @override
+    def pivots(self):
         return jnp.diagonal(self.C, axis1=1, axis2=2).ravel()
 
     @property
@@ -104,7 +114,8 @@ class Blocks(AbstractUncoupled[BlockDiagonal]):
         B = jax.vmap(self.local_inputs.take)(gradients)
         return V, jnp.swapaxes(B, 0, 1)
 
-    def local_pieces(self, constraint, n):  # noqa: D102
+    @override
+    def local_pieces(self, constraint, n):
         value, push = jax.linearize(constraint, n)
         # The first local input of all blocks moves, then the second, …
         seeds = jnp.tile(jnp.eye(self.local_inputs.shape[1], dtype=n.dtype), len(self.local_inputs))
@@ -120,7 +131,8 @@ class Blocks(AbstractUncoupled[BlockDiagonal]):
         """The constraints, a row for each block."""
         return self.rows.flat.reshape(self.rows.shape)
 
-    def local(self, B):  # noqa: D102
+    @override
+    def local(self, B):
         facts = self.rows, self.num_constraints, self.local_inputs.count
         made = BlockDiagonal(B, B[..., : B.shape[1]], B, *facts)
         if not self.rows.is_pad.any():
@@ -131,7 +143,8 @@ class Blocks(AbstractUncoupled[BlockDiagonal]):
             Q = Q[..., : B.shape[-1]]
         return BlockDiagonal(B, C, Q, *facts)
 
-    def local_cotangent(self, local, W, Y, X):  # noqa: D102
+    @override
+    def local_cotangent(self, local, W, Y, X):
         r = self.rows.shape[1]
         eye = jnp.broadcast_to(jnp.eye(r, dtype=W.dtype), local.C.shape)
         inverse = small.solve_lower_transpose(local.C, eye)

@@ -18,6 +18,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from typing_extensions import override
 
 from coarea.manifolds import small
 from coarea.manifolds.posterior import Posterior
@@ -37,13 +38,16 @@ class Lines(AbstractGeodesic):
     """Straight lines, for where there is no constraint."""
 
     @property
-    def quarter_turn(self):  # noqa: D102
+    @override
+    def quarter_turn(self):
         return math.inf
 
-    def project(self, u, p):  # noqa: D102
+    @override
+    def project(self, u, p):
         return p
 
-    def move(self, u, p, tau):  # noqa: D102
+    @override
+    def move(self, u, p, tau):
         return u + tau * p, p
 
 
@@ -52,25 +56,32 @@ class Free(AbstractLinearisation):
 
     num_inputs: int = eqx.field(static=True)
 
-    def project(self, p):  # noqa: D102
+    @override
+    def project(self, p):
         return p
 
-    def apply(self, p):  # noqa: D102
+    @override
+    def apply(self, p):
         return p[:0]
 
-    def apply_transpose(self, lam):  # noqa: D102
+    @override
+    def apply_transpose(self, lam):
         return jnp.zeros(self.num_inputs, lam.dtype)
 
-    def solve_gram(self, b):  # noqa: D102
+    @override
+    def solve_gram(self, b):
         return b
 
-    def pseudo_inverse(self, b):  # noqa: D102
+    @override
+    def pseudo_inverse(self, b):
         return self.apply_transpose(b)
 
-    def solve_newton(self, older, b):  # noqa: D102
+    @override
+    def solve_newton(self, older, b):
         return b
 
-    def half_log_det(self):  # noqa: D102
+    @override
+    def half_log_det(self):
         return jnp.zeros(())
 
 
@@ -99,19 +110,23 @@ class Chart(AbstractTarget):
         return 0
 
     @property
-    def scale(self):  # noqa: D102
+    @override
+    def scale(self):
         return self.posterior.scale
 
     @property
-    def extent(self):  # noqa: D102
+    @override
+    def extent(self):
         return jnp.ones(())
 
     @property
-    def normals(self):  # noqa: D102
+    @override
+    def normals(self):
         return np.zeros(self.num_inputs, bool)
 
     @property
-    def observed(self):  # noqa: D102
+    @override
+    def observed(self):
         return self.posterior.observed
 
     @property
@@ -120,25 +135,30 @@ class Chart(AbstractTarget):
         return self.posterior.structure
 
     @property
-    def is_cheap(self):  # noqa: D102
+    @override
+    def is_cheap(self):
         return True
 
-    def chains_together(self, num_chains):  # noqa: D102
+    @override
+    def chains_together(self, num_chains):
         return self._shape.chains_together(num_chains)
 
     @property
-    def closed_form(self):  # noqa: D102
+    @override
+    def closed_form(self):
         return Lines()
 
     @property
-    def ambient(self):  # noqa: D102
+    @override
+    def ambient(self):
         return self.posterior
 
     def embed(self, u):
         """All inputs: the coordinates, and the noise with which they reproduce the data."""
         return self._solved(u)[0]
 
-    def restrict(self, u):  # noqa: D102
+    @override
+    def restrict(self, u):
         return measured_in(self._shape.shared_inputs.take(u), self.units)
 
     def metric(self, u):
@@ -151,16 +171,20 @@ class Chart(AbstractTarget):
         R = jnp.diag(self.units) if self.units.ndim == 1 else self.units
         return R.T @ A @ R
 
-    def in_units(self, units):  # noqa: D102
+    @override
+    def in_units(self, units):
         return replace(self, units=units)
 
-    def residual(self, u):  # noqa: D102
+    @override
+    def residual(self, u):
         return u[:0]
 
-    def linearise(self, u):  # noqa: D102
+    @override
+    def linearise(self, u):
         return Free(u.size)
 
-    def evaluate(self, u):  # noqa: D102
+    @override
+    def evaluate(self, u):
         log_density, gradient = jax.value_and_grad(self._log_density)(u)
         return Evaluation(self.linearise(u), log_density, gradient)
 
@@ -188,18 +212,23 @@ class Chart(AbstractTarget):
         local = shape.local(B)
         return put(-local.rotate_transpose(local.solve(value[None])[0])), local.log_det()
 
-    def guess(self, key):  # noqa: D102
+    @override
+    def guess(self, key):
         return self.restrict(self.posterior.guess(key))
 
-    def latents(self, u):  # noqa: D102
+    @override
+    def latents(self, u):
         return self.posterior.latents(self.embed(u))
 
     @property
-    def fixed(self):  # noqa: D102
+    @override
+    def fixed(self):
         return self.posterior.fixed
 
-    def inputs(self, u):  # noqa: D102
+    @override
+    def inputs(self, u):
         return self.posterior.inputs(self.embed(u))
 
-    def describe(self, constraint):  # noqa: D102
+    @override
+    def describe(self, constraint):
         return self.posterior.describe(constraint)

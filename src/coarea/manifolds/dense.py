@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+from typing_extensions import override
 
 from coarea.manifolds import small, triangles
 from coarea.manifolds.linear import matrix_of
@@ -23,26 +24,33 @@ class DenseLinearisation(AbstractLinearisation):
     C_inverse: Float[Array, "N N"]
     Q: Float[Array, "N M"]
 
-    def apply(self, p):  # noqa: D102
+    @override
+    def apply(self, p):
         return small.solve_lower(self.C_inverse, (self.Q @ p)[:, None])[:, 0]
 
-    def apply_transpose(self, lam):  # noqa: D102
+    @override
+    def apply_transpose(self, lam):
         return small.solve_lower_transpose(self.C_inverse, lam[:, None])[:, 0] @ self.Q
 
-    def solve_gram(self, b):  # noqa: D102
+    @override
+    def solve_gram(self, b):
         return (self.C_inverse @ b) @ self.C_inverse
 
-    def pseudo_inverse(self, b):  # noqa: D102
+    @override
+    def pseudo_inverse(self, b):
         return (self.C_inverse @ b) @ self.Q
 
-    def solve_newton(self, older, b):  # noqa: D102
+    @override
+    def solve_newton(self, older, b):
         solved = small.solve(self.Q @ older.Q.T, (self.C_inverse @ b)[:, None])[:, 0]
         return solved @ older.C_inverse
 
-    def project(self, p):  # noqa: D102
+    @override
+    def project(self, p):
         return p - (self.Q @ p) @ self.Q
 
-    def half_log_det(self):  # noqa: D102
+    @override
+    def half_log_det(self):
         return -jnp.sum(jnp.log(jnp.diagonal(self.C_inverse)))
 
 
@@ -54,7 +62,8 @@ class Dense(AbstractShape[DenseLinearisation]):
     has_few_rows: bool = eqx.field(static=True, default=False)
 
     @property
-    def is_light(self):  # noqa: D102
+    @override
+    def is_light(self):
         return self.has_few_rows
 
     def chains_together(self, num_chains):
@@ -71,7 +80,8 @@ class Dense(AbstractShape[DenseLinearisation]):
         mode = "forward" if num_inputs <= 2 * num_constraints else "reverse"
         return cls(mode, num_constraints <= small.LARGEST)
 
-    def linearise(self, constraint, u):  # noqa: D102
+    @override
+    def linearise(self, constraint, u):
         return _factored(self.jacobian(constraint)(u))
 
     def linearise_and_differentiate(self, constraint, u):

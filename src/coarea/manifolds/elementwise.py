@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+from typing_extensions import override
 
 from coarea.manifolds.indices import Indices
 from coarea.manifolds.split import AbstractLocal, AbstractUncoupled, units
@@ -17,34 +18,44 @@ class Diagonal(AbstractLocal):
     b: Float[Array, " N"]
 
     @property
-    def is_square(self):  # noqa: D102
+    @override
+    def is_square(self):
         return True
 
-    def apply(self, n):  # noqa: D102
+    @override
+    def apply(self, n):
         return self.b * n
 
-    def apply_transpose(self, lam):  # noqa: D102
+    @override
+    def apply_transpose(self, lam):
         return self.b * lam
 
-    def times(self, b):  # noqa: D102
+    @override
+    def times(self, b):
         return b * self.b[None]
 
-    def solve(self, b):  # noqa: D102
+    @override
+    def solve(self, b):
         return b / self.b[None]
 
-    def solve_transpose(self, b):  # noqa: D102
+    @override
+    def solve_transpose(self, b):
         return b / self.b[None]
 
-    def rotate(self, n):  # noqa: D102
+    @override
+    def rotate(self, n):
         return n
 
-    def rotate_transpose(self, r):  # noqa: D102
+    @override
+    def rotate_transpose(self, r):
         return r
 
-    def solve_product(self, older, b):  # noqa: D102
+    @override
+    def solve_product(self, older, b):
         return b / (self.b * older.b)[None]
 
-    def pivots(self):  # noqa: D102
+    @override
+    def pivots(self):
         return self.b
 
 
@@ -61,11 +72,14 @@ class Elementwise(AbstractUncoupled[Diagonal]):
         together = self.local_inputs.mark(u.size).astype(u.dtype)
         return jax.vmap(push)(units(self.shared_inputs, u)), push(together)
 
-    def local_pieces(self, constraint, n):  # noqa: D102
+    @override
+    def local_pieces(self, constraint, n):
         return jax.jvp(constraint, (n,), (jnp.ones_like(n),))
 
-    def local(self, B):  # noqa: D102
+    @override
+    def local(self, B):
         return Diagonal(B)
 
-    def local_cotangent(self, local, W, Y, X):  # noqa: D102
+    @override
+    def local_cotangent(self, local, W, Y, X):
         return 1 / local.b - jnp.sum(X * W, axis=0)

@@ -9,6 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+from typing_extensions import override
 
 from coarea.generators import AbstractSimulator, Markov
 from coarea.generators.inputs import Inputs
@@ -26,7 +27,8 @@ class TeacherForced(AbstractSimulator):
         self.model, self.seen = model, seen
         self.inputs, self.parameters = model.inputs, model.parameters
 
-    def frozen(self):  # noqa: D102
+    @override
+    def frozen(self):
         return TeacherForced(self.model.frozen(), self.seen)
 
     @property
@@ -34,7 +36,8 @@ class TeacherForced(AbstractSimulator):
         """The states, which are what was seen."""
         return {"x": self.seen}
 
-    def outputs_of(self, values):  # noqa: D102
+    @override
+    def outputs_of(self, values):
         model = self.model
         s = {name: values[name] for name in model.shared.names}
         first = model.first_state(s, values.get("initial_noise"))

@@ -8,6 +8,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import expm
+from typing_extensions import override
 
 from coarea.errors import ModelError
 from coarea.manifolds.manifold import Manifold
@@ -20,14 +21,17 @@ class Arcs(AbstractGeodesic):
     shape: tuple[int, ...] = eqx.field(static=True)
 
     @property
-    def quarter_turn(self):  # noqa: D102
+    @override
+    def quarter_turn(self):
         return 0.5 * math.pi / math.sqrt(self.shape[-1] - 1)
 
-    def project(self, u, p):  # noqa: D102
+    @override
+    def project(self, u, p):
         x, v = u.reshape(self.shape), p.reshape(self.shape)
         return (v - x * jnp.sum(x * v, axis=-1, keepdims=True)).ravel()
 
-    def move(self, u, p, tau):  # noqa: D102
+    @override
+    def move(self, u, p, tau):
         x, v = u.reshape(self.shape), p.reshape(self.shape)
         speed = jnp.linalg.norm(v, axis=-1, keepdims=True)
         angle = tau * speed
@@ -45,15 +49,18 @@ class StiefelGeodesic(AbstractGeodesic):
     shape: tuple[int, int] = eqx.field(static=True)
 
     @property
-    def quarter_turn(self):  # noqa: D102
+    @override
+    def quarter_turn(self):
         return 0.5 * math.pi / math.sqrt(max(self.shape[0] - 1, 1))
 
-    def project(self, u, p):  # noqa: D102
+    @override
+    def project(self, u, p):
         X, V = u.reshape(self.shape), p.reshape(self.shape)
         inner = X.T @ V
         return (V - 0.5 * X @ (inner + inner.T)).ravel()
 
-    def move(self, u, p, tau):  # noqa: D102
+    @override
+    def move(self, u, p, tau):
         X, V = u.reshape(self.shape), p.reshape(self.shape)
         A, d = X.T @ V, self.shape[1]
         generator = jnp.block([[A, -V.T @ V], [jnp.eye(d), A]])

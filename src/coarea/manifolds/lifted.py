@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
+from typing_extensions import override
 
 from coarea.generators import Markov
 from coarea.generators.markov import size_of
@@ -61,21 +62,25 @@ class LiftedPosterior(AbstractTarget):
         )
 
     @property
-    def num_inputs(self):  # noqa: D102
+    @override
+    def num_inputs(self):
         L, noise, observe_noise, dx, _ = self._sizes
         return L + self.data.shape[0] * (noise + observe_noise + dx)
 
     @property
-    def num_constraints(self):  # noqa: D102
+    @override
+    def num_constraints(self):
         _, _, _, dx, dy = self._sizes
         return self.data.shape[0] * (dx + dy)
 
     @property
-    def scale(self):  # noqa: D102
+    @override
+    def scale(self):
         return jnp.ones(())
 
     @property
-    def extent(self):  # noqa: D102
+    @override
+    def extent(self):
         return jnp.ones(())
 
     @property
@@ -101,28 +106,35 @@ class LiftedPosterior(AbstractTarget):
         return {"y": y.reshape(self.model.num_observations, *self.data_shape)}
 
     @property
-    def is_cheap(self):  # noqa: D102
+    @override
+    def is_cheap(self):
         return self.shape.is_cheap
 
     @property
-    def is_light(self):  # noqa: D102
+    @override
+    def is_light(self):
         return self.shape.is_light
 
     @property
-    def geodesic_steps(self):  # noqa: D102
+    @override
+    def geodesic_steps(self):
         return 2
 
     @property
-    def is_sequential(self):  # noqa: D102
+    @override
+    def is_sequential(self):
         return True
 
-    def chains_together(self, num_chains):  # noqa: D102
+    @override
+    def chains_together(self, num_chains):
         return self.shape.chains_together(num_chains)
 
-    def in_units(self, units):  # noqa: D102
+    @override
+    def in_units(self, units):
         return replace(self, units=units)
 
-    def residual(self, u):  # noqa: D102
+    @override
+    def residual(self, u):
         v, local, before = self._parts(u)
         ahead, seen = jax.vmap(self._interval, in_axes=(None, 0, 0, 0))(
             v, before, local, self._numbers
@@ -182,10 +194,12 @@ class LiftedPosterior(AbstractTarget):
             jax.vmap(one)(before, local, self._numbers, V, B.D, B.E, jnp.asarray(self.is_seen))
         )
 
-    def linearise(self, u):  # noqa: D102
+    @override
+    def linearise(self, u):
         return self.shape.linearise(self, u)
 
-    def evaluate(self, u):  # noqa: D102
+    @override
+    def evaluate(self, u):
         linearisation, volume_gradient = self.shape.linearise_and_differentiate(self, u)
         log_base, base_gradient = jax.value_and_grad(self._log_base)(u)
         return Evaluation(
@@ -245,7 +259,8 @@ class LiftedPosterior(AbstractTarget):
             latents["y"] = (seen * self.data_unit[None]).reshape(-1, *self.data_shape)
         return latents
 
-    def inputs(self, u):  # noqa: D102
+    @override
+    def inputs(self, u):
         v, local, _ = self._parts(u)
         model = self.model
         _, noise, observe_noise, _, _ = self._sizes
@@ -258,7 +273,8 @@ class LiftedPosterior(AbstractTarget):
             values["observe_noise"] = seen.reshape(-1, *model.observe_noise)
         return values
 
-    def describe(self, constraint):  # noqa: D102
+    @override
+    def describe(self, constraint):
         _, _, _, dx, dy = self._sizes
         k, i = divmod(constraint, dx + dy)
         name, shape = ("x", self.state_shape) if i < dx else ("y", self.data_shape)

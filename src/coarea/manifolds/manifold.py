@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
+from typing_extensions import override
 
 from coarea.errors import ModelError
 from coarea.generators.generator import described
@@ -97,24 +98,29 @@ class Manifold(AbstractTarget):
         return self.log_density(self._unravel(u))
 
     @property
-    def num_inputs(self):  # noqa: D102
+    @override
+    def num_inputs(self):
         return sum(x.size for x in jax.tree.leaves(self.point))
 
     @property
-    def num_constraints(self):  # noqa: D102
+    @override
+    def num_constraints(self):
         return self._num_constraints
 
     @property
-    def scale(self):  # noqa: D102
+    @override
+    def scale(self):
         return jnp.asarray(self._scale, float)
 
     @property
-    def extent(self):  # noqa: D102
+    @override
+    def extent(self):
         extent = jnp.asarray(self._extent, float)
         return extent if self.units is None else jnp.max(extent / self.units)
 
     @property
-    def normals(self):  # noqa: D102
+    @override
+    def normals(self):
         return np.zeros(self.num_inputs, dtype=bool)
 
     @property
@@ -123,26 +129,33 @@ class Manifold(AbstractTarget):
         return self.geodesic if self.units is None else None
 
     @property
-    def is_cheap(self):  # noqa: D102
+    @override
+    def is_cheap(self):
         return self.shape.is_cheap
 
     @property
-    def is_light(self):  # noqa: D102
+    @override
+    def is_light(self):
         return self.shape.is_light
 
-    def chains_together(self, num_chains):  # noqa: D102
+    @override
+    def chains_together(self, num_chains):
         return self.shape.chains_together(num_chains)
 
-    def in_units(self, units):  # noqa: D102
+    @override
+    def in_units(self, units):
         return eqx.tree_at(lambda t: t.units, self, units, is_leaf=lambda x: x is None)
 
-    def residual(self, u):  # noqa: D102
+    @override
+    def residual(self, u):
         return self._residual(u)
 
-    def linearise(self, u):  # noqa: D102
+    @override
+    def linearise(self, u):
         return self.shape.linearise(self._residual, u)
 
-    def evaluate(self, u):  # noqa: D102
+    @override
+    def evaluate(self, u):
         value, gradient = jax.value_and_grad(self._log_density)(u)
         if self.units is None:
             return Evaluation(self.linearise(u), value, gradient)
@@ -173,10 +186,12 @@ class Manifold(AbstractTarget):
         point = self._unravel(u)
         return point if isinstance(point, dict) else {"point": point}
 
-    def inputs(self, u):  # noqa: D102
+    @override
+    def inputs(self, u):
         return self.latents(u)
 
-    def describe(self, constraint):  # noqa: D102
+    @override
+    def describe(self, constraint):
         return f"constraint[{constraint}]"
 
 

@@ -10,6 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+from typing_extensions import override
 
 from coarea.manifolds import recurrences, small
 from coarea.manifolds.indices import Indices
@@ -47,27 +48,32 @@ class BlockTridiagonal(AbstractLocal):
     L: Float[Array, "K r r"]  # the first is zero
 
     @property
-    def is_square(self):  # noqa: D102
+    @override
+    def is_square(self):
         return False
 
-    def apply(self, n):  # noqa: D102
+    @override
+    def apply(self, n):
         own = n.reshape(self.B.D.shape[0], self.B.D.shape[2])
         d = self.B.E.shape[2]
         before = jnp.concatenate([jnp.zeros_like(own[:1, -d:]), own[:-1, -d:]])
         return (_times(self.B.D, own) + _times(self.B.E, before)).ravel()
 
-    def apply_transpose(self, lam):  # noqa: D102
+    @override
+    def apply_transpose(self, lam):
         rows = self._rows(lam)
         own = _times(small.transpose(self.B.D), rows)
         after = _times(small.transpose(self.B.E[1:]), rows[1:])
         return own.at[:-1, -after.shape[1] :].add(after).ravel()
 
-    def times(self, b):  # noqa: D102
+    @override
+    def times(self, b):
         b = self._blocks(b)
         before = jnp.concatenate([jnp.zeros_like(b[:1]), b[:-1]])
         return _rows_of(self.C @ b + self.L @ before)
 
-    def solve(self, b):  # noqa: D102
+    @override
+    def solve(self, b):
         def one_by_one(b):
             def forward(before, block):
                 C, L, b = block
@@ -83,7 +89,8 @@ class BlockTridiagonal(AbstractLocal):
         b = self._blocks(b)
         return _rows_of(jax.lax.platform_dependent(b, cpu=one_by_one, default=by_halves))
 
-    def solve_transpose(self, b):  # noqa: D102
+    @override
+    def solve_transpose(self, b):
         def one_by_one(b):
             def backward(after, block):
                 C, L, b = block
@@ -104,10 +111,12 @@ class BlockTridiagonal(AbstractLocal):
     def _inverse_of_C(self):
         return small.inverse_of_lower(self.C)
 
-    def rotate(self, n):  # noqa: D102
+    @override
+    def rotate(self, n):
         return self.solve(self.apply(n)[None])[0]
 
-    def rotate_transpose(self, r):  # noqa: D102
+    @override
+    def rotate_transpose(self, r):
         return self.apply_transpose(self.solve_transpose(r[None])[0])
 
     def solve_product(self, older, b):
@@ -150,7 +159,8 @@ class BlockTridiagonal(AbstractLocal):
         blocks = *self.B.product(older.B), self._blocks(b)
         return _rows_of(jax.lax.platform_dependent(*blocks, cpu=one_by_one, default=by_halves))
 
-    def pivots(self):  # noqa: D102
+    @override
+    def pivots(self):
         return jnp.diagonal(self.C, axis1=1, axis2=2).ravel()
 
     def inverse(self):
@@ -204,7 +214,8 @@ class Lifted(AbstractSplit[BlockTridiagonal]):
     shared_inputs: Indices = eqx.field(static=True)
     local_inputs: Indices = eqx.field(static=True)
 
-    def pieces(self, constraint, u):  # noqa: D102
+    @override
+    def pieces(self, constraint, u):
         return constraint.blocks(u)
 
     def linearise_and_differentiate(self, constraint, u):
@@ -217,7 +228,8 @@ class Lifted(AbstractSplit[BlockTridiagonal]):
         fixed = self._cotangent(linearisation)
         return linearisation, jax.grad(lambda u: constraint.inner_product(u, *fixed))(u)
 
-    def local(self, B):  # noqa: D102
+    @override
+    def local(self, B):
         diagonal, below, _ = B.product(B)
         below = _after_none(below)
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from typing_extensions import override
 
 from coarea.generators import AbstractGenerator
 from coarea.manifolds.forced import TeacherForced
@@ -25,42 +26,52 @@ class Posterior(AbstractTarget):
     units: Float[Array, " M"] | None = None
 
     @property
-    def num_inputs(self):  # noqa: D102
+    @override
+    def num_inputs(self):
         return self.generator.inputs.size
 
     @property
-    def num_constraints(self):  # noqa: D102
+    @override
+    def num_constraints(self):
         return sum(o.values.size for o in self.observations)
 
     @property
-    def scale(self):  # noqa: D102
+    @override
+    def scale(self):
         return 1.0 + jnp.max(jnp.stack([jnp.max(jnp.abs(o.values)) for o in self.observations]))
 
     @property
-    def extent(self):  # noqa: D102
+    @override
+    def extent(self):
         return jnp.ones(())
 
     @property
-    def normals(self):  # noqa: D102
+    @override
+    def normals(self):
         return self.generator.inputs.normals & (self.units is None)
 
     @property
-    def observed(self) -> Mapping[str, np.ma.MaskedArray]:  # noqa: D102
+    @override
+    def observed(self) -> Mapping[str, np.ma.MaskedArray]:
         likelihoods = {name: np.ma.asarray(x) for name, x in self.generator.given.items()}
         return as_given(self.observations) | likelihoods
 
     @property
-    def is_cheap(self):  # noqa: D102
+    @override
+    def is_cheap(self):
         return self.shape.is_cheap
 
     @property
-    def is_light(self):  # noqa: D102
+    @override
+    def is_light(self):
         return self.shape.is_light
 
-    def chains_together(self, num_chains):  # noqa: D102
+    @override
+    def chains_together(self, num_chains):
         return self.shape.chains_together(num_chains)
 
-    def in_units(self, units):  # noqa: D102
+    @override
+    def in_units(self, units):
         return replace(self, units=units)
 
     def residual(self, u: Float[Array, " M"] | tuple[Array, ...]):
@@ -68,10 +79,12 @@ class Posterior(AbstractTarget):
         outputs = self._outputs(u)
         return jnp.concatenate([o.residual(outputs[o.name]) for o in self.observations])
 
-    def linearise(self, u):  # noqa: D102
+    @override
+    def linearise(self, u):
         return self.shape.linearise(self.residual, u)
 
-    def evaluate(self, u):  # noqa: D102
+    @override
+    def evaluate(self, u):
         linearisation, volume_gradient = self.shape.linearise_and_differentiate(self.residual, u)
         log_base, base_gradient = jax.value_and_grad(self._log_base)(u)
         return Evaluation(
@@ -90,10 +103,12 @@ class Posterior(AbstractTarget):
         return unobserved(self._outputs(u), self.observations)
 
     @property
-    def fixed(self):  # noqa: D102
+    @override
+    def fixed(self):
         return self.generator.fixed if isinstance(self.generator, TeacherForced) else {}
 
-    def inputs(self, u):  # noqa: D102
+    @override
+    def inputs(self, u):
         return self.generator.inputs.values(in_own_units(u, self.units))
 
     def _outputs(self, u):
@@ -102,7 +117,8 @@ class Posterior(AbstractTarget):
     def _log_base(self, u):
         return self.generator.log_density(in_own_units(u, self.units))
 
-    def describe(self, constraint):  # noqa: D102
+    @override
+    def describe(self, constraint):
         for observation in self.observations:
             if constraint < observation.values.size:
                 return observation.describe(constraint)

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from typing_extensions import override
 
 from coarea.manifolds import small
 from coarea.manifolds.indices import Indices
@@ -110,19 +111,23 @@ class SplitLinearisation(AbstractLinearisation, Generic[F]):
             return jnp.concatenate([v, n])
         return self.local_inputs.put(self.shared_inputs.put(template, v), n)
 
-    def apply(self, p):  # noqa: D102
+    @override
+    def apply(self, p):
         v, n = self._parts(p)
         return v @ self.V + self.local.apply(n)
 
-    def apply_transpose(self, lam):  # noqa: D102
+    @override
+    def apply_transpose(self, lam):
         return self._from_rows(small.products(self.V, lam), self.local.apply_transpose(lam))
 
-    def solve_gram(self, b):  # noqa: D102
+    @override
+    def solve_gram(self, b):
         s = self.local.solve(b[None])[0]
         s = s - small.combine(self._best(small.products(self.W, s)), self.W)
         return self.local.solve_transpose(s[None])[0]
 
-    def pseudo_inverse(self, b):  # noqa: D102
+    @override
+    def pseudo_inverse(self, b):
         s = self.local.solve(b[None])[0]
         v = self._best(small.products(self.W, s))
         return self._from_rows(v, self.local.rotate_transpose(s - small.combine(v, self.W)))
@@ -146,7 +151,8 @@ class SplitLinearisation(AbstractLinearisation, Generic[F]):
         g = jax.random.normal(key, (L,), like.dtype) @ self.T
         return self._from_rows(g, -self.local.rotate_transpose(g @ self.W))
 
-    def solve_newton(self, older, b):  # noqa: D102
+    @override
+    def solve_newton(self, older, b):
         solved = self.local.solve_product(older.local, jnp.concatenate([self.V, b[None]]))
         Y, x = solved[:-1], solved[-1]
         # An inner product with the older V on the left, hence a matrix that is not symmetric.
@@ -155,7 +161,8 @@ class SplitLinearisation(AbstractLinearisation, Generic[F]):
         weights = small.solve(inner, small.products(older_V, x)[:, None])[:, 0]
         return x - small.combine(weights, Y)
 
-    def half_log_det(self):  # noqa: D102
+    @override
+    def half_log_det(self):
         return self.local.log_det() - small.sum_of_logs(jnp.diagonal(self.T))
 
     def _from_rows(self, v, n):
@@ -198,14 +205,16 @@ class AbstractSplit(AbstractShape[SplitLinearisation[F]], Generic[F]):
         return len(self.shared_inputs) <= small.LARGEST
 
     @property
-    def is_light(self):  # noqa: D102
+    @override
+    def is_light(self):
         return self.is_cheap and self._has_small_factors
 
     def chains_together(self, num_chains):
         """Several, while small matrices are factored without LAPACK."""
         return min(8, -(-num_chains // 2)) if self._has_small_factors else 1
 
-    def linearise(self, constraint, u):  # noqa: D102
+    @override
+    def linearise(self, constraint, u):
         return self._factored(u, *self.pieces(constraint, u))
 
     def linearise_and_differentiate(self, constraint, u):

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
+from typing_extensions import override
 
 from coarea.manifolds.indices import Indices
 from coarea.manifolds.split import AbstractLocal, AbstractSplit
@@ -23,34 +24,44 @@ class LowerTriangle(AbstractLocal):
     rows: Indices = eqx.field(static=True)
 
     @property
-    def is_square(self):  # noqa: D102
+    @override
+    def is_square(self):
         return True
 
-    def apply(self, n):  # noqa: D102
+    @override
+    def apply(self, n):
         return self._unsorted(self.B @ n)
 
-    def apply_transpose(self, lam):  # noqa: D102
+    @override
+    def apply_transpose(self, lam):
         return self.rows.take(lam) @ self.B
 
-    def times(self, b):  # noqa: D102
+    @override
+    def times(self, b):
         return self._unsorted(self.B @ b.T).T
 
-    def solve(self, b):  # noqa: D102
+    @override
+    def solve(self, b):
         return solve_triangular(self.B, self.rows.take(b.T), lower=True).T
 
-    def solve_transpose(self, b):  # noqa: D102
+    @override
+    def solve_transpose(self, b):
         return self._unsorted(solve_triangular(self.B, b.T, lower=True, trans="T")).T
 
-    def rotate(self, n):  # noqa: D102
+    @override
+    def rotate(self, n):
         return n
 
-    def rotate_transpose(self, r):  # noqa: D102
+    @override
+    def rotate_transpose(self, r):
         return r
 
-    def solve_product(self, older, b):  # noqa: D102
+    @override
+    def solve_product(self, older, b):
         return older.solve_transpose(self.solve(b))
 
-    def pivots(self):  # noqa: D102
+    @override
+    def pivots(self):
         return jnp.diagonal(self.B)
 
     def _unsorted(self, b):
@@ -72,12 +83,14 @@ class Triangular(AbstractSplit[LowerTriangle]):
         """One: the factors are LAPACK's."""
         return 1
 
-    def pieces(self, constraint, u):  # noqa: D102
+    @override
+    def pieces(self, constraint, u):
         J = jax.jacfwd(constraint)(u)
         B = self.rows.take(self.local_inputs.take(J.T).T)
         return self.shared_inputs.take(J.T), B
 
-    def local(self, B):  # noqa: D102
+    @override
+    def local(self, B):
         return LowerTriangle(B, self.rows)
 
     def local_cotangent(self, local, W, Y, X):

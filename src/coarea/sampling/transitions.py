@@ -5,6 +5,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 from jaxtyping import Array, Bool, Float, Int, Key
+from typing_extensions import override
 
 from coarea.dynamics.rattle import PhaseState
 from coarea.kernels.chmc import CHMC
@@ -131,7 +132,8 @@ class Exact(AbstractProgram):
         """Where nothing is solved for, and every trajectory takes the same steps."""
         return self.target.num_constraints == 0 and isinstance(self.plan.kernel, CHMC)
 
-    def draw(self, chain, number):  # noqa: D102
+    @override
+    def draw(self, chain, number):
         chain, u, stats = transition(self.plan, self.target, chain, number)
         return chain, Block(*kept_of(self.target, u, self.keep_inputs), stats)
 

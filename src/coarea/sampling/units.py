@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from blackjax.adaptation.mass_matrix import welford_algorithm
 from jaxtyping import Array, Float, Int
+from typing_extensions import override
 
 from coarea.kernels.kernel import Mass
 from coarea.manifolds import AbstractTarget, small
@@ -56,13 +57,16 @@ class AbstractUnits(eqx.Module):
 class Deviations(AbstractUnits):
     """Every input's own standard deviation."""
 
-    def first(self, target, u):  # noqa: D102
+    @override
+    def first(self, target, u):
         return jnp.ones_like(u)
 
-    def nothing(self, units):  # noqa: D102
+    @override
+    def nothing(self, units):
         return _welford[0](units.shape[0])
 
-    def learn(self, known, target, u, transition):  # noqa: D102
+    @override
+    def learn(self, known, target, u, transition):
         return _welford[1](known, u)
 
     def units(self, known):
@@ -95,15 +99,18 @@ class Metric(AbstractUnits):
     itself would be that of the places where it reaches least far.)
     """
 
-    def first(self, target, u):  # noqa: D102
+    @override
+    def first(self, target, u):
         metric = target.metric(u)
         assert metric is not None
         return small.root_of_inverse(metric)
 
-    def nothing(self, units):  # noqa: D102
+    @override
+    def nothing(self, units):
         return _Mean(jnp.zeros_like(units), jnp.zeros((), units.dtype))
 
-    def learn(self, known, target, u, transition):  # noqa: D102
+    @override
+    def learn(self, known, target, u, transition):
         def another():
             number = known.number + 1
             root = self.first(target, u)
@@ -111,10 +118,12 @@ class Metric(AbstractUnits):
 
         return jax.lax.cond(transition % _METRIC_EVERY == 0, another, lambda: known)
 
-    def units(self, known):  # noqa: D102
+    @override
+    def units(self, known):
         return jnp.where(known.number > 0, small.cholesky(known.value), jnp.nan)
 
-    def like(self, units, num_inputs):  # noqa: D102
+    @override
+    def like(self, units, num_inputs):
         units = jnp.ones(num_inputs) if units is None else units
         return units if units.ndim == 2 else jnp.diag(units)
 
