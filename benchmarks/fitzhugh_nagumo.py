@@ -4,7 +4,7 @@ import numpy as np
 
 import coarea as co
 from benchmarks.harness import Report, against, bars, measured, numbers_of
-from coarea.experiments import fitzhugh_nagumo
+from coarea.studies import fitzhugh_nagumo
 
 ABOUT = """
 The FitzHugh–Nagumo diffusion, its voltage seen without noise at 100 times with 25 steps between: 5 006 random inputs, no likelihood. One

@@ -9,8 +9,8 @@ import numpy as np
 
 import coarea as co
 from benchmarks.harness import Report, curves, quality
-from coarea.experiments import lotka_volterra
 from coarea.precision import computing_in
+from coarea.studies import lotka_volterra
 
 ABOUT = """
 `co.sample` with all chains vectorised on one card: whole runs, start, warm-up and the way of the draws to the host included, compilation

@@ -5,7 +5,7 @@ import jax
 import coarea as co
 from benchmarks.gpu import HEADING, table
 from benchmarks.harness import Report, bars
-from coarea.experiments import fitzhugh_nagumo
+from coarea.studies import fitzhugh_nagumo
 
 ABOUT = """
 As above: in-painting, a pose from two cameras, and the FitzHugh–Nagumo diffusion seen in part, with trajectories of three steps (in coordinates, ten). The chains have few draws each;
@@ -29,9 +29,9 @@ def neuron():
 
 
 def inpainting(structure="auto"):
-    from coarea.experiments.mnist.masks import see
-    from coarea.experiments.mnist.model import Puzzle
-    from coarea.experiments.mnist.networks import shipped
+    from coarea.studies.mnist.masks import see
+    from coarea.studies.mnist.model import Puzzle
+    from coarea.studies.mnist.networks import shipped
 
     known = shipped()
     puzzle = Puzzle.of(known.decoder, see(known.images[4], "top-quarter"))
@@ -39,8 +39,8 @@ def inpainting(structure="auto"):
 
 
 def pose():
-    from coarea.experiments.human_pose.decoder import load_decoder
-    from coarea.experiments.human_pose.model import scene
+    from coarea.studies.human_pose.decoder import load_decoder
+    from coarea.studies.human_pose.model import scene
 
     with jax.enable_x64(True):
         return scene(load_decoder(), 2, 0.01, 1).posterior()

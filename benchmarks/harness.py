@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from arviz_stats.base.array import array_stats
 
-from coarea.experiments.study_report import markdown, short
+from coarea.studies.study_report import markdown, short
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,10 +5,10 @@ import numpy as np
 import coarea as co
 from benchmarks.harness import Report, curves, measured, numbers_of, ratio, told
 from benchmarks.peers import blackjax_nuts, ours
-from coarea.experiments.mnist.masks import see
-from coarea.experiments.mnist.model import Puzzle
-from coarea.experiments.mnist.networks import CODE, shipped
 from coarea.precision import in_float64
+from coarea.studies.mnist.masks import see
+from coarea.studies.mnist.model import Puzzle
+from coarea.studies.mnist.networks import CODE, shipped
 
 ABOUT = """
 The code (50 elements) of a digit of which the top quarter is seen, with a noise at each pixel: coarea along the manifold of 246 inputs and in coordinates

@@ -7,8 +7,8 @@ import numpy as np
 import coarea as co
 from benchmarks.harness import Report, against, bars, measured, numbers_of, short
 from benchmarks.peers import blackjax_nuts, mici_chmc, numpyro_nuts, nutpie_nuts, ours
-from coarea.experiments import lotka_volterra
 from coarea.precision import in_float64
+from coarea.studies import lotka_volterra
 
 ABOUT = """
 50 steps, both populations seen exactly after each: 104 random inputs, 100 constraints, four rates wanted. This simulator

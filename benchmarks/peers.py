@@ -11,7 +11,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import coarea as co
-from coarea.sampling.run import num_cores
+from coarea.execution.run import num_cores
 
 
 def ours(target, name, transform=np.asarray, **options):

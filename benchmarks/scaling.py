@@ -14,8 +14,8 @@ import coarea as co
 from benchmarks.harness import Report, curves, measured
 from benchmarks.peers import ours
 from coarea.dynamics import Rattle
-from coarea.experiments import lotka_volterra
 from coarea.precision import in_float64
+from coarea.studies import lotka_volterra
 
 ABOUT = """
 First, a nonlinear process in two dimensions of any length T, every step seen (teacher-forced), seen in part (lifted), and every step seen but told as one

@@ -15,7 +15,7 @@ filled (`JAX_COMPILATION_CACHE_DIR`; see the README).
 """
 _FIRST_DRAW = """
 import time, coarea as co
-from coarea.experiments import lotka_volterra as lv
+from coarea.studies import lotka_volterra as lv
 y = lv.dataset(0)
 began = time.perf_counter()
 posterior = co.condition(lv.{model}(), {{"y": y}})

@@ -11,11 +11,13 @@ import coarea as co
 from benchmarks.harness import Report, bars
 from benchmarks.lotka_volterra import log_density
 from coarea.dynamics import Rattle
-from coarea.experiments import lotka_volterra
-from coarea.manifolds import AbstractTarget, small
+from coarea.execution.blocks import for_each_chain
+from coarea.jacobians.linalg import small
+from coarea.manifolds import AbstractTarget
 from coarea.precision import in_float64
-from coarea.routines import one_routine
-from coarea.sampling.chains import ROUTINE_OPTIONS, for_each_chain
+from coarea.studies import lotka_volterra
+from coarea.xla.fusion import one_routine
+from coarea.xla.options import ROUTINE_OPTIONS
 
 ABOUT = """
 One integration step of the elementwise shape (kick, projection, linearisation with the determinant's gradient, kick,

@@ -16,9 +16,9 @@ from scipy.integrate import quad
 import coarea as co
 from benchmarks.loop import NOISE
 from benchmarks.loop import target as thin_loop
-from coarea.experiments import lotka_volterra
-from coarea.experiments.lotka_volterra_methods import exact_moments
 from coarea.manifolds import AbstractTarget
+from coarea.studies import lotka_volterra
+from coarea.studies.lotka_volterra_methods import exact_moments
 
 
 class Case(NamedTuple):

@@ -3,8 +3,8 @@
 import coarea as co
 from benchmarks.harness import Report, against, bars, measured, numbers_of
 from benchmarks.peers import ours
-from coarea.experiments.tukey_lambda import dataset, generator, log_likelihood
-from coarea.experiments.tukey_lambda_study import NAMES, reported
+from coarea.studies.tukey_lambda import dataset, generator, log_likelihood
+from coarea.studies.tukey_lambda_study import NAMES, reported
 
 ABOUT = """
 250 data from a generalised Tukey lambda distribution, four parameters: no likelihood in closed form. The peer is BlackJAX's NUTS on a likelihood got by

@@ -8,12 +8,12 @@ import numpyro.distributions as dist
 import pytest
 
 import coarea as co
+from coarea.adaptation.warmup import Learnt
 from coarea.errors import ModelError, SettingError
+from coarea.execution.transitions import begin, transition
+from coarea.jacobians.linalg import small
 from coarea.kernels.kernel import Tuning
-from coarea.manifolds import small
 from coarea.sampling.sample import plan_for
-from coarea.sampling.transitions import begin, transition
-from coarea.sampling.warmup import Learnt
 from exact import assert_mean
 
 Y = np.array([0.3, 1.9, -0.4, 1.1, 0.8])

@@ -10,22 +10,22 @@ import pytest
 
 import coarea as co
 from coarea.errors import DataError, SettingError
-from coarea.experiments.comparison import Outcome
-from coarea.experiments.human_pose import quick, study
-from coarea.experiments.human_pose.camera import FOCAL_LENGTH, place, project
-from coarea.experiments.human_pose.decoder import CODE, load_decoder
-from coarea.experiments.human_pose.model import (
+from coarea.execution.blocks import Block
+from coarea.execution.transitions import Stats
+from coarea.results.datatree import as_datatree
+from coarea.studies.comparison import Outcome
+from coarea.studies.human_pose import quick, study
+from coarea.studies.human_pose.camera import FOCAL_LENGTH, place, project
+from coarea.studies.human_pose.decoder import CODE, load_decoder
+from coarea.studies.human_pose.model import (
     generator,
     log_length_moments,
     log_likelihood,
     person,
     scene,
 )
-from coarea.experiments.human_pose.modes import find_modes, in_words
-from coarea.experiments.human_pose.skeleton import ANGLES, BONES, NAMES, PARENTS, SEEN, pose
-from coarea.sampling.chains import Block
-from coarea.sampling.results import as_datatree
-from coarea.sampling.transitions import Stats
+from coarea.studies.human_pose.modes import find_modes, in_words
+from coarea.studies.human_pose.skeleton import ANGLES, BONES, NAMES, PARENTS, SEEN, pose
 from exact import standard_errors_off
 
 pytestmark = pytest.mark.usefixtures("x64")

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from coarea.manifolds.dense import Dense
-from coarea.routines import equations
+from coarea.jacobians.dense import Dense
+from coarea.xla.jaxprs import equations
 
 rng = np.random.default_rng(0)
 A, B, C = rng.normal(size=(5, 7)), rng.normal(size=(3, 5)), rng.normal(size=(4, 3))

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import coarea as co
-from coarea.experiments import lotka_volterra
-from coarea.experiments.lotka_volterra_methods import exact_moments
+from coarea.studies import lotka_volterra
+from coarea.studies.lotka_volterra_methods import exact_moments
 from exact import assert_mean
 
 

@@ -7,7 +7,7 @@ import numpyro.distributions as dist
 import pytest
 
 import coarea as co
-from coarea.manifolds.dense import Dense
+from coarea.jacobians.dense import Dense
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -7,8 +7,8 @@ import pytest
 
 import coarea as co
 from coarea.errors import DataError, ModelError
+from coarea.jacobians.dense import Dense
 from coarea.manifolds import LiftedPosterior
-from coarea.manifolds.dense import Dense
 from exact import assert_mean
 
 T = 8

@@ -7,12 +7,12 @@ import pytest
 
 import coarea as co
 from coarea.errors import DataError, SettingError
-from coarea.experiments.comparison import Outcome
-from coarea.experiments.mnist import quick, study
-from coarea.experiments.mnist.drawing import painted
-from coarea.experiments.mnist.masks import MASKS, check_seen, read_image, see
-from coarea.experiments.mnist.model import Puzzle
-from coarea.experiments.mnist.networks import CODE, NOISE, decode, shipped
+from coarea.studies.comparison import Outcome
+from coarea.studies.mnist import quick, study
+from coarea.studies.mnist.drawing import painted
+from coarea.studies.mnist.masks import MASKS, check_seen, read_image, see
+from coarea.studies.mnist.model import Puzzle
+from coarea.studies.mnist.networks import CODE, NOISE, decode, shipped
 from exact import standard_errors_off
 
 pytestmark = pytest.mark.usefixtures("x64")

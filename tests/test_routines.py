@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import coarea as co
-from coarea.manifolds import small
-from coarea.programs import kept
-from coarea.routines import one_routine
-from coarea.sampling import chains
+from coarea.execution import blocks
+from coarea.execution.transitions import Exact, begin
+from coarea.jacobians.linalg import small
 from coarea.sampling.sample import plan_for
-from coarea.sampling.transitions import Exact, begin
+from coarea.xla.fusion import one_routine
+from coarea.xla.materialize import kept
 
 OPTIONS = {"xla_disable_hlo_passes": "dot-library-rewriter,cpu-parallel-task-assigner"}
 
@@ -94,8 +94,8 @@ def test_chains_make_the_same_draws(num_chains, structure, kernel, x64):
     begun = begin(plan, posterior, jax.random.split(jax.random.key(1), num_chains), start, None)
     programs = (Exact(plan, posterior, True, 1024, as_routine) for as_routine in (False, True))
     args = begun, jnp.asarray(0), jnp.asarray(10)
-    plain, routine = (chains.advance(program, *args)[1] for program in programs)
-    lowered = chains._routine.lower(Exact(plan, posterior, True, 1024, True), *args)
+    plain, routine = (blocks.advance(program, *args)[1] for program in programs)
+    lowered = blocks._routine.lower(Exact(plan, posterior, True, 1024, True), *args)
     assert "xla_cpu_small_call" in lowered.as_text()
     assert float(plain.stats.acceptance_rate[:, :10].max()) > 0
     np.testing.assert_allclose(routine.latents["z"], plain.latents["z"], rtol=1e-6, atol=1e-8)
@@ -109,7 +109,7 @@ def test_a_compiler_that_refuses_a_routine_is_not_the_end(monkeypatch):
         tried.append(program.as_routine)
         raise jax.errors.JaxRuntimeError("UNIMPLEMENTED")
 
-    monkeypatch.setattr(chains, "_routine", refuse)
+    monkeypatch.setattr(blocks, "_routine", refuse)
     draws = co.sample(noisy(), draws=20, warmup=20, chains=2, progress=False)
     assert draws.posterior["z"].shape == (2, 20, 2)
     assert tried == [True]

@@ -19,8 +19,10 @@ import coarea as co
 from coarea.dynamics import Rattle, Straight
 from coarea.dynamics.tolerance import Tolerance
 from coarea.errors import ResultError, SamplingWarning
-from coarea.sampling import chains, results, run, search
-from coarea.sampling.approach import _approach
+from coarea.execution import blocks, run
+from coarea.initialisation import search
+from coarea.initialisation.approach import _approach
+from coarea.results import datatree
 from coarea.sampling.sample import _together
 
 # What is kept is part of what is compiled, and so decides about last bits.
@@ -179,7 +181,7 @@ def interrupt():
 
 
 def test_an_interrupt_returns_the_draws_so_far(posterior, monkeypatch, interrupt):
-    plain, calls = chains.advance, itertools.count()
+    plain, calls = blocks.advance, itertools.count()
 
     def slow(*args):
         time.sleep(0.01)
@@ -244,7 +246,7 @@ def test_an_error_after_sampling_takes_the_draws_along(posterior, monkeypatch):
 
     for name in ("as_datatree", "with_ends", "diagnose"):
         with monkeypatch.context() as patched:
-            patched.setattr(results, name, fails)
+            patched.setattr(datatree, name, fails)
             with pytest.raises(ResultError, match="No space left") as raised:
                 co.sample(posterior, **OPTIONS)
         assert raised.value.draws["posterior"]["z"].shape == (3, 60, 2)

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 import coarea as co
 from coarea.errors import ModelError, StructureWarning
-from coarea.manifolds import structure
-from coarea.manifolds.blocks import Blocks
-from coarea.manifolds.dense import Dense
-from coarea.manifolds.elementwise import Elementwise
-from coarea.manifolds.indices import PAD, Indices
-from coarea.manifolds.triangular import Triangular
+from coarea.jacobians import choose
+from coarea.jacobians.blocks import Blocks
+from coarea.jacobians.dense import Dense
+from coarea.jacobians.elementwise import Elementwise
+from coarea.jacobians.indices import PAD, Indices
+from coarea.jacobians.triangular import Triangular
 
 
 def assert_like_dense(shape, constraint, num_inputs, seed=0, tolerance=1e-9):
@@ -318,13 +318,13 @@ def test_what_is_found_is_never_wrong(sizes):
 
 def test_that_no_structure_can_be_read_is_told_once(monkeypatch):
     monkeypatch.setitem(sys.modules, "asdex", None)
-    structure._reader_is_missing.cache_clear()
+    choose._reader_is_missing.cache_clear()
     model = co.Generator(lambda u: {"z": u["z"], "y": u["z"] + u["n"]}, {"z": (), "n": 9})
     try:
         with pytest.warns(StructureWarning, match="treated as dense"):
             posterior = co.condition(model, {"y": np.ones(9)})
         assert co.condition(model, {"y": np.ones(9)}).structure == posterior.structure
     finally:
-        structure._reader_is_missing.cache_clear()
+        choose._reader_is_missing.cache_clear()
     assert posterior.structure.startswith("dense")
     assert "cannot be read" in posterior.structure

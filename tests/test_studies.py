@@ -10,13 +10,13 @@ import pytest
 from scipy import integrate
 
 from coarea.errors import AcceptanceError, SettingError
-from coarea.experiments import lotka_volterra, lotka_volterra_study, tukey_lambda
-from coarea.experiments import lotka_volterra_methods as methods
-from coarea.experiments.comparison import Comparison, Method, summarise
-from coarea.experiments.study_report import efficiency, errors, marginals, write_tables
-from coarea.sampling.chains import Block
-from coarea.sampling.results import as_datatree
-from coarea.sampling.transitions import Stats
+from coarea.execution.blocks import Block
+from coarea.execution.transitions import Stats
+from coarea.results.datatree import as_datatree
+from coarea.studies import lotka_volterra, lotka_volterra_study, tukey_lambda
+from coarea.studies import lotka_volterra_methods as methods
+from coarea.studies.comparison import Comparison, Method, summarise
+from coarea.studies.study_report import efficiency, errors, marginals, write_tables
 
 
 def normal_draws(seed, size):

@@ -12,9 +12,9 @@ import numpyro.distributions as dist
 import pytest
 
 import coarea as co
-from coarea import programs
 from coarea.errors import ModelError
-from coarea.tracing import trace
+from coarea.tracing.traced import trace
+from coarea.xla import programs
 
 GROUPS = np.array([0, 0, 1, 1, 2, 2])
 

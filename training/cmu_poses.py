@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.spatial.transform import Rotation
 
-from coarea.experiments.human_pose.skeleton import ANGLES, JOINTS, NAMES, PARENTS
+from coarea.studies.human_pose.skeleton import ANGLES, JOINTS, NAMES, PARENTS
 
 # How far people look away from the camera: a normal distribution, in degrees.
 _HEADING_SD = 25.0

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 import vae
 
-from coarea.experiments.human_pose.decoder import CODE, WIDTHS, Decoder
-from coarea.experiments.human_pose.drawing import draw_skeleton
-from coarea.experiments.human_pose.model import log_length_moments
-from coarea.experiments.human_pose.skeleton import pose
+from coarea.studies.human_pose.decoder import CODE, WIDTHS, Decoder
+from coarea.studies.human_pose.drawing import draw_skeleton
+from coarea.studies.human_pose.model import log_length_moments
+from coarea.studies.human_pose.skeleton import pose
 
 PACKAGE = Path(__file__).parents[1] / "src/coarea/experiments/human_pose"
 OUT = Path("out/human-pose-training")

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import vae
 
-from coarea.experiments.mnist.networks import (
+from coarea.studies.mnist.networks import (
     CODE,
     HIDDEN,
     NOISE,

@@ -5,20 +5,15 @@ import operator
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Key
 
 from coarea.errors import DataError, SettingError
-
-_SEEDS = 2**63
 
 
 def checked_count(name: str, value: Any, least: int = 1) -> int:
     """A whole number of at least `least`, of any kind, as Python's."""
-    number = _whole(value)
+    number = whole_number(value)
     if number is None or number < least:
         raise SettingError(f"{name}={shown(value)}: it must be a whole number, {least} or more.")
     return number
@@ -36,50 +31,6 @@ def checked_number(
             f"{name}={shown(value)}: it must be {kind}{between}, such as {example:g}."
         )
     return number
-
-
-def checked_seed(seed: Any) -> int:
-    """A whole number of any kind and size, as Python's and below 2⁶³.
-
-    A larger one, such as the entropy of NumPy's `SeedSequence`, is hashed.
-    """
-    number = _whole(seed)
-    if number is None or number < 0:
-        raise SettingError(f"seed={shown(seed)}: it must be a whole number, 0 or more.")
-    if number < _SEEDS:
-        return number
-    return int(np.random.SeedSequence(number).generate_state(1, np.uint64)[0]) % _SEEDS
-
-
-def key_from_seed(seed: Any) -> Key[Array, ""]:
-    """The random key of a seed, the same whatever JAX's settings are."""
-    number = checked_seed(seed)
-    data = np.array([number >> 32, number & 0xFFFFFFFF], np.uint32)
-    return jax.random.wrap_key_data(jnp.asarray(data), impl="threefry2x32")
-
-
-def checked_key(key: Any) -> Key[Array, ""]:
-    """One random key, of JAX's newer kind. One of the older kind, or a seed, is made such a key."""
-    typed = typed_keys(key)
-    if _is_typed(typed) and typed.shape == ():
-        return typed
-    if _is_typed(typed):
-        raise SettingError(
-            f"key holds several keys (shape {typed.shape}): give one of them, such as key[0]."
-        )
-    try:
-        return key_from_seed(key)
-    except SettingError:
-        raise SettingError(
-            f"key={shown(key)}: give a random key, such as jax.random.key(0), or a whole number."
-        ) from None
-
-
-def typed_keys(keys: Any) -> Any:
-    """Random keys of JAX's older kind as keys of its newer kind; all else as it is."""
-    is_raw = isinstance(keys, jax.Array | np.ndarray) and keys.dtype == np.uint32 and keys.ndim
-    impl = {2: "threefry2x32", 4: "rbg"}.get(keys.shape[-1]) if is_raw else None
-    return keys if impl is None else jax.random.wrap_key_data(jnp.asarray(keys), impl=impl)
 
 
 def require_memory(num_bytes: float, what: str, cure: str) -> None:
@@ -119,11 +70,8 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 and "\n" not in text else f"a {type(value).__name__}"
 
 
-def _is_typed(keys: Any) -> bool:
-    return isinstance(keys, jax.Array) and jnp.issubdtype(keys.dtype, jax.dtypes.prng_key)
-
-
-def _whole(value: Any) -> int | None:
+def whole_number(value: Any) -> int | None:
+    """A whole number of any kind as Python's; None if it is none."""
     if isinstance(value, bool | np.bool_):
         return None
     try:

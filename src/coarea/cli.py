@@ -62,11 +62,11 @@ def lotka_volterra(
 ) -> None:
     """Rates of a stochastic predator–prey model from exactly observed populations."""
     if study:
-        from coarea.experiments import lotka_volterra_study
+        from coarea.studies import lotka_volterra_study
 
         lotka_volterra_study.run(runs, budget, seed, out / "study")
     else:
-        from coarea.experiments import lotka_volterra
+        from coarea.studies import lotka_volterra
 
         lotka_volterra.run(draws, warmup, chains, seed, out)
 
@@ -84,11 +84,11 @@ def tukey_lambda(
 ) -> None:
     """A distribution that only its quantiles define, from 250 draws."""
     if study:
-        from coarea.experiments import tukey_lambda_study
+        from coarea.studies import tukey_lambda_study
 
         tukey_lambda_study.run(runs, budget, seed, out / "study")
     else:
-        from coarea.experiments import tukey_lambda
+        from coarea.studies import tukey_lambda
 
         tukey_lambda.run(draws, warmup, chains, seed, out)
 
@@ -112,11 +112,11 @@ def human_pose(
 ) -> None:
     """A person's pose, bone lengths and camera from 2D joint positions."""
     if study:
-        from coarea.experiments.human_pose import study as whole
+        from coarea.studies.human_pose import study as whole
 
         whole.run(runs, budget, seed, out / "study", noise, decoder)
     else:
-        from coarea.experiments.human_pose import quick
+        from coarea.studies.human_pose import quick
 
         quick.run(draws, warmup, chains, seed, out, noise, decoder)
 
@@ -143,11 +143,11 @@ def mnist_inpainting(
 ) -> None:
     """The rest of a handwritten digit, given a part of it."""
     if study:
-        from coarea.experiments.mnist import study as whole
+        from coarea.studies.mnist import study as whole
 
         whole.run(runs, budget, seed, out / "study", mask, digit, image)
     else:
-        from coarea.experiments.mnist import quick
+        from coarea.studies.mnist import quick
 
         quick.run(draws, warmup, chains, seed, out, mask, digit, image)
 
@@ -161,7 +161,7 @@ def fitzhugh_nagumo(
     out: Out = Path("out/fitzhugh-nagumo"),
 ) -> None:
     """Rates and hidden states of a neuron from its exactly observed voltage."""
-    from coarea.experiments import fitzhugh_nagumo
+    from coarea.studies import fitzhugh_nagumo
 
     fitzhugh_nagumo.run(draws, warmup, chains, seed, out)
 
@@ -178,7 +178,7 @@ def boarding_school(
     ] = 1.0,
 ) -> None:
     """An influenza outbreak: a stochastic SIR model of 14 daily counts."""
-    from coarea.experiments import boarding_school
+    from coarea.studies import boarding_school
 
     boarding_school.run(draws, warmup, chains, seed, out, noise)
 

@@ -9,11 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from coarea.execution.run import num_cores
 from coarea.precision import computing_in
-from coarea.programs import compile_bounded
-from coarea.routines import calls_lapack, in_turn_on_a_cpu
-from coarea.sampling.run import num_cores
-from coarea.sampling.settings import one_blas_thread
+from coarea.xla.lapack import calls_lapack, in_turn_on_a_cpu, one_blas_thread
+from coarea.xla.programs import compile_bounded
 
 # Numbers that a batch of simulations draws: they stay in a core's cache.
 _NUMBERS = 2**17

@@ -20,9 +20,10 @@ from coarea.approximate.trajectories import (
     best_parameters,
     report_of,
 )
-from coarea.arguments import checked_count, key_from_seed
+from coarea.arguments import checked_count
 from coarea.errors import ModelError, SettingError
 from coarea.kernels.kernel import step_range
+from coarea.keys import key_from_seed
 from coarea.precision import top_level
 
 if TYPE_CHECKING:

@@ -13,16 +13,17 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Key
 from typing_extensions import override
 
-from coarea.arguments import checked_count, checked_seed
+from coarea.arguments import checked_count
 from coarea.errors import SettingError
-from coarea.programs import compile_bounded
-from coarea.routines import calls_lapack
-from coarea.sampling.chains import AbstractProgram, Block, for_each_chain, longest_block
-from coarea.sampling.places import Devices, places_for
-from coarea.sampling.progress import Display
-from coarea.sampling.results import check_names, finished
-from coarea.sampling.run import Group, draw
-from coarea.sampling.settings import check_memory, one_blas_thread
+from coarea.execution.blocks import AbstractProgram, Block, for_each_chain, longest_block
+from coarea.execution.memory import check_memory
+from coarea.execution.places import Devices, places_for
+from coarea.execution.progress import Display
+from coarea.execution.run import Group, draw
+from coarea.keys import checked_seed
+from coarea.results.datatree import check_names, finished
+from coarea.xla.lapack import calls_lapack, one_blas_thread
+from coarea.xla.programs import compile_bounded
 
 if TYPE_CHECKING:
     from xarray import DataTree

@@ -14,8 +14,9 @@ from coarea.approximate.batches import batch_size, map_batches
 from coarea.approximate.method import check_keep
 from coarea.approximate.results import accepted, nothing_accepted, warn_if_interrupted
 from coarea.approximate.softened import Closeness, Softened, soften
-from coarea.arguments import checked_count, checked_number, checked_seed, key_from_seed
+from coarea.arguments import checked_count, checked_number
 from coarea.errors import SettingError
+from coarea.keys import checked_seed, key_from_seed
 from coarea.precision import top_level
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from jaxtyping import Float
 from coarea.approximate.softened import Softened
 from coarea.approximate.weights import effective_size, normalised
 from coarea.errors import AcceptanceError, SamplingWarning
-from coarea.sampling.chains import Block
-from coarea.sampling.results import as_datatree
+from coarea.execution.blocks import Block
+from coarea.results.datatree import as_datatree
 
 if TYPE_CHECKING:
     from xarray import DataTree

@@ -19,8 +19,9 @@ from coarea.approximate.method import check_keep
 from coarea.approximate.results import accepted, nothing_accepted
 from coarea.approximate.softened import Closeness, Directed, Simulated, Softened, soften
 from coarea.approximate.weights import effective_size, normalised
-from coarea.arguments import checked_count, checked_seed, key_from_seed
+from coarea.arguments import checked_count
 from coarea.errors import SamplingWarning, SettingError
+from coarea.keys import checked_seed, key_from_seed
 from coarea.precision import top_level
 
 if TYPE_CHECKING:

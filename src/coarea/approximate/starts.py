@@ -11,12 +11,12 @@ from jaxtyping import Array, Float
 
 from coarea.approximate.method import Options
 from coarea.approximate.softened import Softened
-from coarea.arguments import key_from_seed
 from coarea.errors import CoareaError, StartError
 from coarea.generators import AbstractGenerator
+from coarea.initialisation import find_start
+from coarea.keys import key_from_seed
 from coarea.manifolds import condition
-from coarea.programs import compile_bounded
-from coarea.sampling import find_start
+from coarea.xla.programs import compile_bounded
 
 # Prior draws of which each chain takes the best.
 _CANDIDATES = 512

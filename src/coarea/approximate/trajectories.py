@@ -28,7 +28,7 @@ from coarea.generators.generator import named
 from coarea.kernels.kernel import check_step_size, step_range
 from coarea.manifolds.observation import Observation, as_given, observe
 from coarea.precision import top_level
-from coarea.tracing import trace
+from coarea.tracing.traced import trace
 
 if TYPE_CHECKING:
     from xarray import DataTree

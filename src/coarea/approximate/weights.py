@@ -6,8 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 from blackjax.smc.resampling import systematic
 
-from coarea.arguments import check_draws, checked_count, checked_seed, key_from_seed
+from coarea.arguments import check_draws, checked_count
 from coarea.errors import DataError
+from coarea.keys import checked_seed, key_from_seed
 from coarea.precision import top_level
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from coarea.dynamics.solvers import (
     Weights,
 )
 from coarea.dynamics.tolerance import Tolerance
+from coarea.jacobians.structure import AbstractLinearisation
 from coarea.manifolds import AbstractTarget
-from coarea.manifolds.target import AbstractLinearisation
-from coarea.programs import compile_bounded
+from coarea.xla.programs import compile_bounded
 
 # A solver that more than this part of all chains need is tried by all of them together; if they are
 # fewer, by this part of all at a time, or by so many.

@@ -22,13 +22,10 @@ from coarea.dynamics.solvers import (
 )
 from coarea.dynamics.tolerance import Tolerance, position_size
 from coarea.errors import SettingError
+from coarea.jacobians.structure import AbstractLinearisation, AbstractTangentSpace
 from coarea.manifolds import AbstractTarget
-from coarea.manifolds.target import (
-    AbstractGeodesic,
-    AbstractLinearisation,
-    AbstractTangentSpace,
-)
-from coarea.programs import compile_bounded
+from coarea.manifolds.target import AbstractGeodesic
+from coarea.xla.programs import compile_bounded
 
 
 class Tangent(AbstractTangentSpace):

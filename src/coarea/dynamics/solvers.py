@@ -20,9 +20,9 @@ from jaxtyping import Array, Bool, Float, Int
 from typing_extensions import override
 
 from coarea.dynamics.tolerance import Bounds, Tolerance, largest
+from coarea.jacobians.structure import AbstractLinearisation
 from coarea.manifolds import AbstractTarget
-from coarea.manifolds.target import AbstractLinearisation
-from coarea.programs import compile_bounded
+from coarea.xla.programs import compile_bounded
 
 # What has grown beyond this multiple of the data's scale or of the position will not come back.
 _HOPELESS = 1e10

@@ -11,12 +11,13 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 from typing_extensions import override
 
-from coarea.arguments import checked_count, checked_key, require_memory
+from coarea.arguments import checked_count, require_memory
 from coarea.errors import ModelError
 from coarea.generators.inputs import Inputs
+from coarea.keys import checked_key
 from coarea.precision import in_float64, top_level
-from coarea.programs import compile_bounded
-from coarea.tracing import Traced, trace
+from coarea.tracing.traced import Traced, trace
+from coarea.xla.programs import compile_bounded
 
 _SUMMARY = "the function given to summarise"
 

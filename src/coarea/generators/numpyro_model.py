@@ -15,8 +15,8 @@ from coarea.generators.data import real_values
 from coarea.generators.generator import AbstractGenerator
 from coarea.generators.inputs import Flat, Inputs, StandardNormal
 from coarea.generators.numpyro_sites import Found, Interpreter, drawing
-from coarea.programs import runs_once
-from coarea.tracing import Traced, trace
+from coarea.tracing.traced import Traced, trace
+from coarea.xla.programs import runs_once
 
 # How many prior draws say whether an observation can lie in a support that depends on latents.
 _DRAWS = 16

@@ -10,20 +10,20 @@ from jaxtyping import Array
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import is_prng_key
 
-from coarea.arguments import typed_keys
 from coarea.errors import SettingError
+from coarea.execution.transitions import Chain, Stats, begin, transition
 from coarea.generators import AbstractGenerator
+from coarea.initialisation.approach import improve
+from coarea.initialisation.checks import check_starts
+from coarea.initialisation.search import search
+from coarea.jacobians.choose import Structure
 from coarea.kernels import NUTS
 from coarea.kernels.kernel import AbstractKernel
+from coarea.keys import typed_keys
 from coarea.manifolds import AbstractTarget, Posterior, condition
-from coarea.manifolds.structure import Structure
 from coarea.manifolds.target import in_own_units
 from coarea.precision import require_float64
-from coarea.sampling.approach import improve
 from coarea.sampling.sample import plan_for
-from coarea.sampling.search import search
-from coarea.sampling.start_checks import check_starts
-from coarea.sampling.transitions import Chain, Stats, begin, transition
 
 
 class ConstrainedState(NamedTuple):

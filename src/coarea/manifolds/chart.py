@@ -20,12 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 from typing_extensions import override
 
-from coarea.manifolds import small
+from coarea.jacobians.linalg import small
+from coarea.jacobians.split import AbstractUncoupled
+from coarea.jacobians.structure import AbstractLinearisation
 from coarea.manifolds.posterior import Posterior
-from coarea.manifolds.split import AbstractUncoupled
 from coarea.manifolds.target import (
     AbstractGeodesic,
-    AbstractLinearisation,
     AbstractTarget,
     Evaluation,
     Units,

@@ -11,16 +11,16 @@ import numpy as np
 
 from coarea.errors import DataError, ModelError, PrecisionError
 from coarea.generators import AbstractGenerator, Markov
+from coarea.jacobians.choose import Structure, choose_shape
+from coarea.jacobians.dense import Dense
 from coarea.manifolds.chart import Chart
-from coarea.manifolds.dense import Dense
-from coarea.manifolds.forced import TeacherForced
 from coarea.manifolds.lifted import LiftedPosterior, with_states
 from coarea.manifolds.observation import Observation, observe
 from coarea.manifolds.posterior import Posterior
-from coarea.manifolds.structure import Structure, choose_shape
+from coarea.manifolds.teacher_forced import TeacherForced
 from coarea.manifolds.validation import check_derivatives, check_digits
 from coarea.precision import top_level
-from coarea.programs import runs_once
+from coarea.xla.programs import runs_once
 
 
 @top_level

@@ -18,9 +18,9 @@ from typing_extensions import override
 
 from coarea.generators import Markov
 from coarea.generators.markov import size_of
-from coarea.manifolds.dense import Dense
-from coarea.manifolds.indices import Indices
-from coarea.manifolds.markov import Bidiagonal, Lifted
+from coarea.jacobians.block_bidiagonal import Bidiagonal, Lifted
+from coarea.jacobians.dense import Dense
+from coarea.jacobians.indices import Indices
 from coarea.manifolds.observation import Observation
 from coarea.manifolds.posterior import Posterior
 from coarea.manifolds.target import AbstractTarget, Evaluation, in_own_units

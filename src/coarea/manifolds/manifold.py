@@ -13,12 +13,12 @@ from typing_extensions import override
 
 from coarea.errors import ModelError
 from coarea.generators.generator import described
-from coarea.manifolds.dense import Dense
+from coarea.jacobians.dense import Dense
 from coarea.manifolds.target import AbstractGeodesic, AbstractTarget, Evaluation, in_own_units
 from coarea.manifolds.validation import check_derivatives, check_digits
 from coarea.precision import in_float64
-from coarea.programs import runs_once
-from coarea.tracing import trace
+from coarea.tracing.traced import trace
+from coarea.xla.programs import runs_once
 
 
 class Manifold(AbstractTarget):

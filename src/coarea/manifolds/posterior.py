@@ -11,9 +11,10 @@ from jaxtyping import Array, Float
 from typing_extensions import override
 
 from coarea.generators import AbstractGenerator
-from coarea.manifolds.forced import TeacherForced
+from coarea.jacobians.structure import AbstractShape
 from coarea.manifolds.observation import Observation, as_given, unobserved
-from coarea.manifolds.target import AbstractShape, AbstractTarget, Evaluation, in_own_units
+from coarea.manifolds.target import AbstractTarget, Evaluation, in_own_units
+from coarea.manifolds.teacher_forced import TeacherForced
 
 
 class Posterior(AbstractTarget):

@@ -1,6 +1,7 @@
 """Checks made before any sampling, by tracing alone: no number is computed."""
 
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -9,8 +10,8 @@ from jax.extend import core
 
 from coarea.errors import CoareaError, ModelError, PrecisionError
 from coarea.manifolds.target import AbstractTarget
-from coarea.programs import compile_bounded
-from coarea.routines import inner_jaxprs
+from coarea.xla.jaxprs import inner_jaxprs
+from coarea.xla.programs import compile_bounded
 
 
 def check_derivatives(target: AbstractTarget, source: str) -> None:
@@ -60,3 +61,12 @@ def _casts(jaxpr: core.Jaxpr):
                 yield new
         for inner in inner_jaxprs(equation):
             yield from _casts(inner)
+
+
+def check_target(target: Any, caller: str) -> None:
+    """Refuse what is not a density on a manifold."""
+    if not isinstance(target, AbstractTarget):
+        raise ModelError(
+            f"{caller} takes what coarea.condition(model, observed) returns, or a coarea.Manifold; "
+            f"got {type(target).__name__}."
+        )

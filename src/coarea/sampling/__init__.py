@@ -1,5 +1,4 @@
-"""Start points, warm-up, running chains, and the draws as ArviZ data."""
+"""What users call to sample: thin compositions of the rooms before."""
 
-from coarea.sampling.find_start import find_start as find_start
 from coarea.sampling.predictive import predictive as predictive
 from coarea.sampling.sample import sample as sample

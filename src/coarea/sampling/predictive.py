@@ -8,15 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from coarea.arguments import check_draws, checked_key
+from coarea.arguments import check_draws
 from coarea.errors import DataError, ModelError
 from coarea.generators import AbstractSimulator
+from coarea.keys import checked_key
 from coarea.precision import top_level
-from coarea.programs import compile_bounded
-from coarea.sampling.results import own_name
-from coarea.sampling.settings import one_blas_thread
-from coarea.tracing import TRACING
-from coarea.tracing_errors import explaining
+from coarea.results.datatree import own_name
+from coarea.tracing.errors import explaining
+from coarea.tracing.traced import TRACING
+from coarea.xla.lapack import one_blas_thread
+from coarea.xla.programs import compile_bounded
 
 if TYPE_CHECKING:
     from xarray import DataTree

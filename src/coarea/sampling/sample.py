@@ -11,32 +11,28 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike
 
-from coarea.arguments import checked_count, checked_seed
+from coarea.adaptation.mass import units_for
+from coarea.adaptation.warmup import Warmup
+from coarea.arguments import checked_count
 from coarea.errors import DataError, SettingError
+from coarea.execution.blocks import longest_block
+from coarea.execution.memory import check_memory
+from coarea.execution.places import Devices, places_for
+from coarea.execution.progress import Display
+from coarea.execution.run import Group, draw, joined
+from coarea.execution.transitions import Ended, Exact, Plan, begin, end, kept_of
+from coarea.initialisation.approach import improve
+from coarea.initialisation.checks import check_given, check_starts, with_shared_starts
+from coarea.initialisation.search import search
 from coarea.kernels import NUTS
 from coarea.kernels.kernel import AbstractKernel
+from coarea.keys import checked_seed
 from coarea.manifolds import AbstractTarget
+from coarea.manifolds.validation import check_target
 from coarea.precision import Precision, computing_in, require_no_trace
-from coarea.routines import calls_lapack
-from coarea.sampling.approach import improve
-from coarea.sampling.chains import longest_block
-from coarea.sampling.places import Devices, places_for
-from coarea.sampling.progress import Display
-from coarea.sampling.results import (
-    check_names,
-    ended,
-    finished,
-    is_result,
-    joined,
-)
-from coarea.sampling.run import Group, draw
-from coarea.sampling.search import search
-from coarea.sampling.settings import check_memory, check_target, one_blas_thread
-from coarea.sampling.start_checks import check_given, check_starts, with_shared_starts
-from coarea.sampling.transitions import Ended, Exact, Plan, begin, end, kept_of
-from coarea.sampling.units import units_for
-from coarea.sampling.warmup import Warmup
-from coarea.tracing import retraced
+from coarea.results.datatree import check_names, ended, finished, is_result
+from coarea.tracing.traced import retraced
+from coarea.xla.lapack import calls_lapack, one_blas_thread
 
 if TYPE_CHECKING:
     from xarray import DataTree

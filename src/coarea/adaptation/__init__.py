@@ -1,0 +1,1 @@
+"""Warm-up: step size, trajectory length and mass."""

@@ -1,0 +1,1 @@
+"""Running chains: compiled blocks of transitions on threads and devices, one driver for all."""

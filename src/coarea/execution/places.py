@@ -1,0 +1,105 @@
+"""Where chains run: small groups on the CPU's cores, or all of a device's chains at once."""
+
+import math
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import SingleDeviceSharding
+
+from coarea.errors import SettingError
+from coarea.keys import ChainKeys, chain_keys, key_from_seed
+
+Devices: TypeAlias = str | Sequence[Any] | Any | None  # Any: a jax.Device
+T = TypeVar("T")
+
+_PINNED = "pinned_host"
+
+
+class Place(NamedTuple):
+    """A device and the chains that run there together, by number.
+
+    Numbers beyond those asked for fill a group up, so that its program stays the same; their draws
+    are left out.
+    """
+
+    device: Any
+    chains: range
+    num_chains: int
+
+    def active(self) -> AbstractContextManager:
+        """A context in which arrays are made and programs run there."""
+        return jax.default_device(self.device)
+
+    def keys(self, seed: int) -> ChainKeys:
+        """The random streams of its chains."""
+        with self.active():
+            return _keys(key_from_seed(seed), jnp.array(self.chains))
+
+    @property
+    def is_accelerator(self) -> bool:
+        """Whether its arrays must travel to be seen."""
+        return self.device.platform != "cpu"
+
+    def fetched(self, arrays: T) -> T:
+        """Arrays of its device as NumPy's.
+
+        By memory that the device writes to itself, where it can, some thirty times as fast.
+        """
+        if self.is_accelerator and any(
+            memory.kind == _PINNED for memory in self.device.addressable_memories()
+        ):
+            arrays = jax.device_put(arrays, SingleDeviceSharding(self.device, memory_kind=_PINNED))
+        return jax.tree.map(np.asarray, arrays)
+
+    def put(self, rows: T) -> T:
+        """Of arrays with a row for each chain, its own rows, put there."""
+        mine = np.array(self.chains) % self.num_chains
+        return jax.tree.map(lambda x: jax.device_put(np.asarray(x)[mine], self.device), rows)
+
+
+@jax.jit
+def _keys(key, chains) -> ChainKeys:
+    return jax.vmap(lambda i: chain_keys(key, i))(chains)
+
+
+def places_for(num_chains: int, together: int, devices: Devices) -> list[Place]:
+    """The places for chains 0, 1, … on the devices asked for, or on JAX's default ones.
+
+    On a CPU as many as are best run `together` share one.
+    """
+    found = _devices(devices)
+    if found[0].platform == "cpu":
+        found = found[:1]  # virtual CPU devices share the cores, which the threads fill
+        num_groups = math.ceil(num_chains / together)
+    else:
+        num_groups = min(len(found), num_chains)
+        together = math.ceil(num_chains / num_groups)
+    return [
+        Place(found[i % len(found)], range(i * together, (i + 1) * together), num_chains)
+        for i in range(num_groups)
+    ]
+
+
+def _devices(given: Devices) -> list[Any]:
+    if given is None:
+        return jax.local_devices()
+    if isinstance(given, str):
+        try:
+            return jax.local_devices(backend=given)
+        except RuntimeError as error:
+            raise SettingError(
+                f"devices={given!r}: JAX finds none here; it has "
+                f"{', '.join(sorted({d.platform for d in jax.local_devices()}))}."
+            ) from error
+    found = list(given) if isinstance(given, Sequence) else [given]
+    if not found or not all(isinstance(d, jax.Device) for d in found):
+        raise SettingError(
+            f"devices={given!r}: give 'cpu', 'gpu', a device of jax.devices() or a list of them."
+        )
+    if len({d.platform for d in found}) > 1:
+        raise SettingError("devices: all must be of one kind, for equal programs on each.")
+    return found

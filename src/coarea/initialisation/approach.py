@@ -1,0 +1,182 @@
+"""From a point to the manifold: Gauss–Newton, a few constraints at a time.
+
+A simulator that steps through time may overflow for most prior draws, and then all of its outputs
+together say nothing about where to go. The first outputs still do. So constraints are put in the
+order of how many inputs they respond to (for such a simulator, the order of time); all are tried
+first, then half as many as long as that fails, and from each success the next ones are added. Each
+step is the smallest change of the inputs that meets the linearised constraints, so that the point
+found stays near the prior draw that it came from.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import cho_solve
+from jaxtyping import Array, Bool, Float, Int
+
+from coarea.dynamics.tolerance import Tolerance
+from coarea.jacobians.dense import Dense
+from coarea.manifolds import AbstractTarget
+from coarea.xla.lapack import calls_lapack, in_turn_on_a_cpu
+from coarea.xla.programs import runs_once
+
+_MAX_LINEARISATIONS = 500
+# Gauss–Newton iterations for several constraints, which else are halved; for one there is no less.
+_MAX_ITERATIONS = 10
+_MAX_ITERATIONS_FOR_ONE = 50
+_LINE_SEARCH = 8
+
+
+class Start(NamedTuple):
+    """A point, how far it is from the manifold, and the log density there.
+
+    The error is max|c| relative to the size of the data, infinite where the next Gauss–Newton step
+    would still be long: a small residual alone does not say that a point is near.
+    """
+
+    u: Float[Array, " M"]
+    error: Float[Array, ""]
+    log_density: Float[Array, ""]
+
+
+def improve(target: AbstractTarget, u: Float[Array, "chains M"], tolerance: Tolerance) -> Start:
+    """Move each given point onto the manifold."""
+    return (_run_quickly if target.is_cheap else _run)(target, u, tolerance)
+
+
+class _Attempt(NamedTuple):
+    """Gauss–Newton under way: where, its largest error, the last full step, whether it goes on."""
+
+    u: Float[Array, " M"]
+    error: Float[Array, ""]
+    step: Float[Array, ""]
+    iterations: Int[Array, ""]
+    stuck: Bool[Array, ""]
+
+
+class _Progress(NamedTuple):
+    """u meets the first `met` constraints; `more` are tried next."""
+
+    u: Float[Array, " M"]
+    met: Int[Array, ""]
+    more: Int[Array, ""]
+    linearisations: Int[Array, ""]
+    stuck: Bool[Array, ""]
+
+
+def _approach(target: AbstractTarget, u: Float[Array, "chains M"], tolerance: Tolerance) -> Start:
+    """From each point to the manifold."""
+    approach = _approach_at_once if target.is_cheap else _approach_in_turn
+
+    def one(u):
+        return approach(target, u, tolerance)
+
+    in_turn = not target.is_light or calls_lapack(lambda u: target.residual(u), u[0])
+    return (in_turn_on_a_cpu if in_turn else jax.vmap)(one)(u)
+
+
+# Where linearising is dear, loops of it are worth compiling well.
+_run_quickly, _run = runs_once(_approach), runs_once(_approach, level=1)
+
+
+def _approach_at_once(target, u, tolerance) -> Start:
+    """All constraints together, each step at the cost of a linearisation."""
+
+    def error(u):
+        c = target.residual(u)
+        return jnp.max(jnp.where(jnp.isnan(c), jnp.inf, jnp.abs(c)))
+
+    def unfinished(at: _Attempt):
+        met = tolerance.is_met(target, at.u, at.error, at.step)
+        return ~met & (at.iterations < _MAX_LINEARISATIONS) & ~at.stuck
+
+    def gauss_newton(at: _Attempt):
+        full = target.linearise(at.u).pseudo_inverse(target.residual(at.u))
+        return _searched_along(target, at, full, error, tolerance)
+
+    far = jnp.asarray(jnp.inf, u.dtype)
+    end = jax.lax.while_loop(
+        unfinished,
+        gauss_newton,
+        _Attempt(u, error(u), far, jnp.asarray(0), jnp.asarray(False)),
+    )
+    met = tolerance.is_met(target, end.u, end.error, end.step)
+    return _judged(target, end.u, end.error / target.scale, met, tolerance)
+
+
+def _judged(target, u, error, met, tolerance) -> Start:
+    """What is called found must have met every constraint, not only have a small residual."""
+    small = (error <= tolerance.residual) & ~met
+    return Start(u, jnp.where(small, jnp.inf, error), target.evaluate(u).log_density)
+
+
+def _searched_along(target, at: _Attempt, full, error, tolerance) -> _Attempt:
+    """The best of a full step and its halves, unless rounding already decides."""
+    lengths = 0.5 ** jnp.arange(_LINE_SEARCH, dtype=full.dtype)
+    errors = jax.vmap(lambda length: error(at.u - length * full))(lengths)
+    best = jnp.argmin(errors)
+    # Near the manifold rounding decides whether the error still falls: step all the same.
+    near = tolerance.is_met(target, at.u, at.error, jnp.zeros(()))
+    better = (errors[best] < at.error) | (near & jnp.isfinite(errors[best]))
+    step = jnp.max(jnp.abs(full))
+    moves = better & ~tolerance.is_met(target, at.u, at.error, step)
+    return _Attempt(
+        jnp.where(moves, at.u - lengths[best] * full, at.u),
+        jnp.where(moves, errors[best], at.error),
+        step,
+        at.iterations + 1,
+        ~better,
+    )
+
+
+def _approach_in_turn(target, u, tolerance) -> Start:
+    """Adding constraints as earlier ones are met."""
+    N = target.num_constraints
+    jacobian = Dense.for_size(N, target.num_inputs).jacobian(target.residual)
+    # Constraints by how many inputs they respond to. An overflow counts as a response.
+    responses = jnp.sum(jacobian(u) != 0, axis=1)
+    rank = jnp.argsort(jnp.argsort(responses))
+
+    def error(u, wanted):
+        c = jnp.where(wanted, target.residual(u), 0.0)
+        return jnp.max(jnp.where(jnp.isnan(c), jnp.inf, jnp.abs(c)))
+
+    def attempt(u, wanted, most) -> _Attempt:
+        def unfinished(at: _Attempt):
+            met = tolerance.is_met(target, at.u, at.error, at.step)
+            return ~met & (at.iterations < most) & ~at.stuck
+
+        def gauss_newton(at: _Attempt):
+            J = jnp.where(wanted[:, None], jacobian(at.u), 0.0)
+            c = jnp.where(wanted, target.residual(at.u), 0.0)
+            gram = J @ J.T + jnp.diag(jnp.where(wanted, 0.0, 1.0))
+            full = J.T @ cho_solve((jnp.linalg.cholesky(gram), True), c)
+            return _searched_along(target, at, full, lambda u: error(u, wanted), tolerance)
+
+        far = jnp.asarray(jnp.inf, u.dtype)
+        start = _Attempt(u, error(u, wanted), far, jnp.asarray(0), jnp.asarray(False))
+        return jax.lax.while_loop(unfinished, gauss_newton, start)
+
+    def unfinished(at: _Progress):
+        return (at.met < N) & ~at.stuck & (at.linearisations < _MAX_LINEARISATIONS)
+
+    def extend(at: _Progress):
+        aim = jnp.minimum(at.met + at.more, N)
+        most = jnp.where(at.more == 1, _MAX_ITERATIONS_FOR_ONE, _MAX_ITERATIONS)
+        tried = attempt(at.u, rank < aim, most)
+        success = tolerance.is_met(target, tried.u, tried.error, tried.step)
+        return _Progress(
+            jnp.where(success, tried.u, at.u),
+            jnp.where(success, aim, at.met),
+            jnp.where(success, 2 * at.more, jnp.maximum(at.more // 2, 1)),
+            at.linearisations + tried.iterations,
+            ~success & (at.more == 1),
+        )
+
+    zero = jnp.asarray(0)
+    end = jax.lax.while_loop(
+        unfinished, extend, _Progress(u, zero, jnp.asarray(N), zero, jnp.asarray(False))
+    )
+    left = error(end.u, jnp.full(N, True)) / target.scale
+    return _judged(target, end.u, left, end.met == N, tolerance)

@@ -1,0 +1,40 @@
+"""`find_start`: points on the manifold, for whoever wants them before sampling."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+
+from coarea.arguments import checked_count
+from coarea.dynamics import Rattle
+from coarea.initialisation.checks import check_starts, with_shared_starts
+from coarea.initialisation.search import search
+from coarea.keys import chain_keys, checked_key
+from coarea.manifolds import AbstractTarget
+from coarea.manifolds.validation import check_target
+from coarea.precision import top_level
+from coarea.xla.lapack import one_blas_thread
+
+
+@top_level
+def find_start(target: AbstractTarget, key: Key[Array, ""], chains: int) -> np.ndarray:
+    """Points on the manifold, one for each chain: an array (chains, inputs) for `sample(start=)`.
+
+    >>> import coarea as co, jax
+    >>> model = co.Generator(lambda u: {"z": u["z"], "y": u["z"] ** 3 + u["n"]}, {"z": (), "n": ()})
+    >>> posterior = co.condition(model, {"y": 1.5})
+    >>> co.find_start(posterior, jax.random.key(0), chains=3).shape
+    (3, 2)
+    """
+    check_target(target, "find_start")
+    key, chains = checked_key(key), checked_count("chains", chains)
+    tolerance = Rattle().tolerance_for(jnp.float64)
+    with one_blas_thread():
+        found = [
+            search(target.ambient, chain_keys(key, chain).start[None], tolerance)
+            for chain in range(chains)
+        ]
+    starts = jax.tree.map(lambda *x: jnp.concatenate(x), *found)
+    starts = with_shared_starts(starts, tolerance, stacklevel=4)
+    check_starts(target.ambient, starts, tolerance)
+    return np.asarray(jax.vmap(target.restrict)(starts.u))

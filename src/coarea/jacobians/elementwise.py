@@ -1,0 +1,85 @@
+"""The elementwise shape: every constraint has a noise of its own, B is diagonal. N L² a step."""
+
+from typing import ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+from typing_extensions import override
+
+from coarea.jacobians.indices import Indices
+from coarea.jacobians.split import AbstractLocal, AbstractUncoupled, units
+
+
+class Diagonal(AbstractLocal):
+    """B = diag(b), and C = B."""
+
+    b: Float[Array, " N"]
+
+    @property
+    @override
+    def is_square(self):
+        return True
+
+    @override
+    def apply(self, n):
+        return self.b * n
+
+    @override
+    def apply_transpose(self, lam):
+        return self.b * lam
+
+    @override
+    def times(self, b):
+        return b * self.b[None]
+
+    @override
+    def solve(self, b):
+        return b / self.b[None]
+
+    @override
+    def solve_transpose(self, b):
+        return b / self.b[None]
+
+    @override
+    def rotate(self, n):
+        return n
+
+    @override
+    def rotate_transpose(self, r):
+        return r
+
+    @override
+    def solve_product(self, older, b):
+        return b / (self.b * older.b)[None]
+
+    @override
+    def pivots(self):
+        return self.b
+
+
+class Elementwise(AbstractUncoupled[Diagonal]):
+    """`local_inputs[i]` is the one local input that constraint i sees; no other does."""
+
+    is_cheap: ClassVar[bool] = True
+    shared_inputs: Indices = eqx.field(static=True)
+    local_inputs: Indices = eqx.field(static=True)
+
+    def pieces(self, constraint, u):
+        """A tangent for each shared input, and one for all local ones: they cannot mix."""
+        _, push = jax.linearize(constraint, u)
+        together = self.local_inputs.mark(u.size).astype(u.dtype)
+        return jax.vmap(push)(units(self.shared_inputs, u)), push(together)
+
+    @override
+    def local_pieces(self, constraint, n):
+        return jax.jvp(constraint, (n,), (jnp.ones_like(n),))
+
+    @override
+    def local(self, B):
+        return Diagonal(B)
+
+    @override
+    def local_cotangent(self, local, W, Y, X):
+        return 1 / local.b - jnp.sum(X * W, axis=0)

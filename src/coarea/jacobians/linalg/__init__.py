@@ -1,0 +1,1 @@
+"""The small linear algebra that the structures of Jacobians are built from."""

@@ -1,0 +1,98 @@
+"""The triangular shape: constraint i sees the local inputs up to its own. N² L a step.
+
+So do simulators whose every step is observed and adds noise to what it computes (Appendix C of the
+paper).
+"""
+
+from typing import ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float
+from typing_extensions import override
+
+from coarea.jacobians.indices import Indices
+from coarea.jacobians.split import AbstractLocal, AbstractSplit
+
+
+class LowerTriangle(AbstractLocal):
+    """B with its rows put in an order in which it is lower triangular, and C = B."""
+
+    B: Float[Array, "N N"]
+    rows: Indices = eqx.field(static=True)
+
+    @property
+    @override
+    def is_square(self):
+        return True
+
+    @override
+    def apply(self, n):
+        return self._unsorted(self.B @ n)
+
+    @override
+    def apply_transpose(self, lam):
+        return self.rows.take(lam) @ self.B
+
+    @override
+    def times(self, b):
+        return self._unsorted(self.B @ b.T).T
+
+    @override
+    def solve(self, b):
+        return solve_triangular(self.B, self.rows.take(b.T), lower=True).T
+
+    @override
+    def solve_transpose(self, b):
+        return self._unsorted(solve_triangular(self.B, b.T, lower=True, trans="T")).T
+
+    @override
+    def rotate(self, n):
+        return n
+
+    @override
+    def rotate_transpose(self, r):
+        return r
+
+    @override
+    def solve_product(self, older, b):
+        return older.solve_transpose(self.solve(b))
+
+    @override
+    def pivots(self):
+        return jnp.diagonal(self.B)
+
+    def _unsorted(self, b):
+        return self.rows.put(b, b)
+
+
+class Triangular(AbstractSplit[LowerTriangle]):
+    """`rows` and `local_inputs` are in the order in which B is lower triangular.
+
+    W, between the two factors of B, has its rows in that order too.
+    """
+
+    is_cheap: ClassVar[bool] = False
+    shared_inputs: Indices = eqx.field(static=True)
+    local_inputs: Indices = eqx.field(static=True)
+    rows: Indices = eqx.field(static=True)
+
+    def chains_together(self, num_chains):
+        """One: the factors are LAPACK's."""
+        return 1
+
+    @override
+    def pieces(self, constraint, u):
+        J = jax.jacfwd(constraint)(u)
+        B = self.rows.take(self.local_inputs.take(J.T).T)
+        return self.shared_inputs.take(J.T), B
+
+    @override
+    def local(self, B):
+        return LowerTriangle(B, self.rows)
+
+    def local_cotangent(self, local, W, Y, X):
+        """Only the diagonal of B⁻ᵀ meets a nonzero element of B's derivative."""
+        return jnp.diag(1 / jnp.diagonal(local.B)) - self.rows.take(X.T) @ W

@@ -1,0 +1,210 @@
+"""The draws as ArviZ data: an `xarray.DataTree` with the groups and names ArviZ expects."""
+
+import importlib
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from coarea.adaptation.warmup import Learnt
+from coarea.errors import ModelError, ResultError, SamplingWarning
+from coarea.execution.blocks import Block
+from coarea.execution.run import Drawn
+from coarea.execution.transitions import Ended
+from coarea.results import diagnose
+
+if TYPE_CHECKING:
+    from xarray import DataTree
+
+
+# The dimensions of all draws.
+_AXES = ("chain", "draw")
+# The attribute of a variable whose name had to change.
+_OWN_NAME = "name_in_model"
+# The group that holds how the chains ended.
+_ADAPTED = "adapted"
+
+
+def is_result(start: Any) -> bool:
+    """Whether this is what an earlier call returned."""
+    return _ADAPTED in getattr(start, "children", {})
+
+
+def ended(draws: "DataTree") -> Ended:
+    """How the chains of an earlier call ended."""
+    known = {str(name): x.values for name, x in draws[_ADAPTED].data_vars.items()}
+    position = known.pop("position")
+    return Ended(jnp.asarray(position), Learnt(**{"units": None, **known}))
+
+
+def as_datatree(
+    block: Block,
+    observed: Mapping[str, np.ma.MaskedArray] | None,
+    attributes: dict[str, Any],
+    fixed: Mapping[str, jax.Array] | None = None,
+) -> "DataTree":
+    """Latents, sample statistics, data and, if kept, inputs, in ArviZ's groups.
+
+    Latents that are `fixed` are repeated for each draw, in which they take no memory.
+    """
+    import arviz_base
+
+    about = {
+        "inference_library": "coarea",
+        "inference_library_version": version("coarea"),
+        **attributes,
+    }
+    groups = as_groups(block, observed, fixed)
+    result = arviz_base.from_dict(
+        {group: _renamed(data) for group, data in groups.items()},
+        sample_dims=["chain", "draw"],
+        attrs={"/": about, "posterior": about},
+    )
+    for group, data in groups.items():
+        for name in data:
+            if stored_name(name) != name:
+                result[group][stored_name(name)].attrs[_OWN_NAME] = name
+    return result
+
+
+def as_groups(
+    block: Block,
+    observed: Mapping[str, np.ma.MaskedArray] | None,
+    fixed: Mapping[str, jax.Array] | None = None,
+) -> dict[str, dict[str, Any]]:
+    """What a result holds, as NumPy arrays by group and name."""
+    stats = {name: x for name, x in block.stats._asdict().items() if x is not None}
+    shape = next(iter(stats.values())).shape[:2]
+    repeated = {
+        name: np.broadcast_to(np.asarray(x), (*shape, *x.shape))
+        for name, x in (fixed or {}).items()
+    }
+    groups: dict[str, dict[str, Any]] = {
+        "posterior": {**block.latents, **repeated},
+        "sample_stats": stats,
+    }
+    if observed is not None:
+        groups["observed_data"] = {name: x.filled(np.nan) for name, x in observed.items()}
+    if block.inputs is not None:
+        groups["inputs"] = dict(block.inputs)
+    return groups
+
+
+def stored_name(name: str) -> str:
+    """A name without slashes, which in a tree of data lead from group to group."""
+    return name.replace("/", ".")
+
+
+def own_name(variable: Any) -> str:
+    """The name that a variable of the draws has in the model."""
+    return str(variable.attrs.get(_OWN_NAME, variable.name))
+
+
+def _renamed(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {stored_name(name): x for name, x in data.items()}
+
+
+def check_names(groups: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse names under which draws cannot be stored, before any are made.
+
+    `groups` holds arrays, or their shapes, by name.
+    """
+    import arviz_base
+
+    importlib.import_module("arviz_stats.base.array")  # which `diagnose` will need
+    for group, data in groups.items():
+        for name in data:
+            if stored_name(name) in _AXES:
+                raise ModelError(
+                    f"an output or input is named {name!r}, which is what ArviZ calls an axis of "
+                    "the draws: give it another name."
+                )
+        if len(_renamed(data)) < len(data):
+            raise ModelError(
+                f"two of the names {', '.join(map(repr, data))} are the same when '/' is replaced "
+                "by '.', as it is in the draws: give them different names."
+            )
+        if group == "observed_data":
+            continue
+        one = {
+            name: np.broadcast_to(np.zeros((), x.dtype), (1, 1, *x.shape))
+            for name, x in _renamed(data).items()
+        }
+        try:
+            arviz_base.from_dict({group: one}, sample_dims=["chain", "draw"])
+        except Exception as error:  # whatever ArviZ and xarray raise
+            raise ModelError(
+                f"the draws of {', '.join(map(repr, data))} could not be stored under these names "
+                f"({error}): give the outputs other names."
+            ) from error
+
+
+@contextmanager
+def saving(draws: Any) -> Iterator[None]:
+    """A context in which whatever fails takes the draws along, as `error.draws`."""
+    try:
+        yield
+    except (KeyboardInterrupt, SamplingWarning) as stop:
+        stop.draws = draws  # pyright: ignore[reportAttributeAccessIssue]
+        raise
+    except Exception as error:
+        raise ResultError(
+            f"the draws were made, but then there was an error: {type(error).__name__}: {error}. "
+            "The draws are in the attribute `draws` of this error.",
+            draws,
+        ) from error
+
+
+def with_ends(result: "DataTree", ends: Ended) -> "DataTree":
+    """The draws, and how their chains ended."""
+    import xarray as xr
+
+    assert ends.learnt is not None
+    adapted = {"position": ends.position, **ends.learnt._asdict()}
+    result[_ADAPTED] = xr.DataTree(
+        xr.Dataset(
+            {
+                name: (("chain", "input", "direction")[: np.ndim(values)], np.asarray(values))
+                for name, values in adapted.items()
+                if values is not None
+            }
+        )
+    )
+    return result
+
+
+def finished(
+    drawn: Drawn,
+    observed: Mapping[str, np.ma.MaskedArray] | None,
+    attributes: dict[str, Any],
+    stacklevel: int,
+    fixed: Mapping[str, jax.Array] | None = None,
+    ends: Callable[[], Ended] | None = None,
+) -> "DataTree":
+    """What a run returns, with a warning of what is not well for the caller so many frames up.
+
+    Whatever stopped the run or fails here takes the draws along.
+    """
+    with saving(as_groups(drawn.block, observed, fixed)):
+        result = as_datatree(drawn.block, observed, attributes, fixed)
+    with saving(result):
+        if ends is not None:
+            result = with_ends(result, ends())
+    with saving(result):
+        if isinstance(drawn.stopped, Exception):
+            raise drawn.stopped
+        if drawn.stopped is not None:
+            _warn(f"interrupted: {drawn.seen} are returned.", stacklevel)
+        if problems := diagnose(result).problems:
+            seen = " ".join(problem.seen for problem in problems)
+            _warn(f"{seen} print(coarea.diagnose(draws)) says what to do.", stacklevel)
+    return result
+
+
+def _warn(message: str, stacklevel: int) -> None:
+    warnings.warn(message, SamplingWarning, stacklevel=stacklevel + 1)

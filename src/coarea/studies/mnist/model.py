@@ -1,0 +1,65 @@
+"""The generator of what is seen of a digit: a code, its image, and a noise at each pixel."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+import coarea as co
+from coarea.errors import SettingError
+from coarea.jacobians.choose import Structure
+from coarea.manifolds import AbstractTarget
+from coarea.precision import in_float64
+from coarea.studies.mnist.masks import SIDE, check_seen
+from coarea.studies.mnist.networks import CODE, NOISE, Network, decode
+
+
+class Puzzle(NamedTuple):
+    """A digit of which a part is seen."""
+
+    decoder: Network
+    seen: np.ndarray
+    y: np.ndarray
+    noise: float
+
+    @classmethod
+    def of(cls, decoder: Network, image: np.ma.MaskedArray, noise: float = NOISE) -> "Puzzle":
+        """From an image (28, 28), masked where nothing is seen, of pixels with some noise."""
+        seen = check_seen(image)
+        if not 0 < noise < np.inf:
+            raise SettingError(f"noise={noise}: the noise of a pixel must be a positive number.")
+        return cls(decoder, seen, np.ma.getdata(image).ravel()[seen].astype(float), noise)
+
+    def model(self) -> co.Generator:
+        """Inputs: `code` (50) and, for each pixel that is seen, a `noise`; `y` is what is seen."""
+
+        def simulate(u):
+            y = decode(self.decoder, u["code"], self.seen) + self.noise * u["noise"]
+            return {**self.report(u), "y": y}
+
+        return co.Generator(simulate, {"code": CODE, "noise": self.seen.size}, parameters=["code"])
+
+    def posterior(self, structure: Structure = "auto") -> AbstractTarget:
+        """What is seen says of the rest. As a chart, of the code alone."""
+        return co.condition(self.model(), {"y": self.y}, structure=structure)
+
+    def report(self, u):
+        """The code, the whole image it stands for, and its log density given what is seen,
+        up to a constant."""
+        log_likelihood = self.log_likelihood(u, {"y": self.y})
+        return {
+            "code": u["code"],
+            "image": decode(self.decoder, u["code"]).reshape(SIDE, SIDE),
+            "log_posterior": log_likelihood - 0.5 * jnp.sum(u["code"] ** 2),
+        }
+
+    def log_likelihood(self, u, observed):
+        """Of what is seen, given the code: for samplers that need it."""
+        error = (observed["y"] - decode(self.decoder, u["code"], self.seen)) / self.noise
+        return -0.5 * jnp.sum(error**2)
+
+    @in_float64
+    def start(self, code: np.ndarray) -> np.ndarray:
+        """The inputs with this code that reproduce what is seen."""
+        mean = np.asarray(decode(self.decoder, jnp.asarray(code), self.seen))
+        return np.concatenate([code, (self.y - mean) / self.noise])

@@ -1,0 +1,1 @@
+"""How programs are compiled, and what is asked of XLA beyond plain `jax.jit`."""
