@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import coarea as co
-from benchmarks.harness import Report, bars
+from benchmarks.harness import BlockReport, bars
 from benchmarks.lotka_volterra import log_density
 from coarea.dynamics import Rattle
 from coarea.execution.blocks import for_each_chain
@@ -16,8 +16,8 @@ from coarea.jacobians.linalg import small
 from coarea.manifolds import AbstractTarget
 from coarea.precision import in_float64
 from coarea.studies import lotka_volterra
-from coarea.xla.fusion import one_routine
-from coarea.xla.options import ROUTINE_OPTIONS
+from coarea.xla import fuse_cpu
+from coarea.xla.options import FUSED_OPTIONS
 
 ABOUT = """
 One integration step of the elementwise shape (kick, projection, linearisation with the determinant's gradient, kick,
@@ -34,12 +34,12 @@ def in_turn(function):
     return lambda *chains: jax.lax.map(lambda chain: function(*chain), chains)
 
 
-def timed(function, *args, as_routine=True) -> float:
+def timed(function, *args, fuse=True) -> float:
     """Microseconds of one of the repetitions inside."""
-    if as_routine:
+    if fuse:
         function = jax.jit(
-            lambda *args, mapped=function: one_routine(mapped, args),
-            compiler_options=ROUTINE_OPTIONS,
+            lambda *args, mapped=function: fuse_cpu(mapped, args),
+            compiler_options=FUSED_OPTIONS,
         )
         assert "xla_cpu_small_call" in function.lower(*args).as_text()
     else:
@@ -90,7 +90,7 @@ class Loops(NamedTuple):
 
 
 @in_float64
-def run() -> Report:
+def run() -> BlockReport:
     y = lotka_volterra.dataset(seed=0)
     model = lotka_volterra.markov_generator()
     loops = Loops(co.condition(model, {"y": y}), y, 1.5)
@@ -107,7 +107,7 @@ def run() -> Report:
         v = jnp.linalg.solve(units, v.T).T
         chart_refresh = timed(for_each_chain(in_chart.refreshes), v, keys)
         chart_step = timed(for_each_chain(in_chart.steps), v, keys) - chart_refresh
-        plain = timed(for_each_chain(loops.gradients), u, keys, as_routine=False)
+        plain = timed(for_each_chain(loops.gradients), u, keys, fuse=False)
         gradient = timed(for_each_chain(loops.gradients), u, keys)
         lines.append(
             [
@@ -148,4 +148,4 @@ def run() -> Report:
         "of that in coordinates",
     ]
     figure = bars(times, "µs (the last number: chains)")
-    return Report("A step beside a gradient", ABOUT, [(heading, lines)], numbers, figure)
+    return BlockReport("A step beside a gradient", ABOUT, [(heading, lines)], numbers, figure)

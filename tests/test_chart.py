@@ -8,7 +8,7 @@ import numpyro.distributions as dist
 import pytest
 
 import coarea as co
-from coarea.adaptation.warmup import Learnt
+from coarea.adaptation.warmup import AdaptedParameters
 from coarea.errors import ModelError, SettingError
 from coarea.execution.transitions import begin, transition
 from coarea.jacobians.linalg import small
@@ -226,7 +226,7 @@ def test_a_run_goes_on_with_another_mass(structure, mass, found, x64):
     if structure == "auto" and found is not None:
         found = np.full(M, 2.0)
     plan = plan_for(posterior, co.CHMC(mass=mass), 30)
-    learnt = Learnt(
+    learnt = AdaptedParameters(
         jnp.array([0.1]), jnp.array([1.0]), None if found is None else np.array([found])
     )
     chains = begin(plan, posterior, jax.random.key(0)[None], jnp.ones((1, M)), learnt)
@@ -266,4 +266,4 @@ def test_a_trajectory_that_is_lost_is_not_followed_and_tells_nothing(x64):
     lost = np.asarray(info.is_divergent)
     assert lost.sum() > 50
     assert np.all(info.num_integration_steps[lost] == 1)
-    np.testing.assert_array_equal(info.turning_time[lost], 1.5)
+    np.testing.assert_array_equal(info.u_turn_time[lost], 1.5)

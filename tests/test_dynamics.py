@@ -108,16 +108,16 @@ def test_a_step_stays_on_the_manifold_and_tangent_to_it(posterior, start):
 
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_the_solvers_agree(posterior, start, solver):
-    older = posterior.linearise(jnp.asarray(start))
-    ahead = jnp.asarray(start) + 0.2 * older.project(jnp.arange(6.0) - 2.0)
+    previous = posterior.linearise(jnp.asarray(start))
+    ahead = jnp.asarray(start) + 0.2 * previous.project(jnp.arange(6.0) - 2.0)
     tolerance = Tolerance(1e-12, 1e-11)
-    found = solver.solve(posterior, older, ahead, tolerance)
-    reference = Newton().solve(posterior, older, ahead, tolerance)
+    found = solver.solve(posterior, previous, ahead, tolerance)
+    reference = Newton().solve(posterior, previous, ahead, tolerance)
     assert found.converged
     assert found.iterations > 1
     np.testing.assert_allclose(found.u, reference.u, atol=1e-10)
     moved = found.u - ahead
-    np.testing.assert_allclose(older.project(moved), 0.0, atol=1e-10)
+    np.testing.assert_allclose(previous.project(moved), 0.0, atol=1e-10)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
@@ -126,19 +126,19 @@ def test_a_projection_without_solution_is_reported_not_raised(solver):
     circle = co.Manifold(
         lambda x: x @ x - 1.0, lambda x: jnp.zeros(()), point=jnp.array([1.0, 0.0])
     )
-    older = circle.linearise(jnp.array([1.0, 0.0]))
-    found = solver.solve(circle, older, jnp.array([1.0, 1.5]), Tolerance(1e-9, 1e-8))
+    previous = circle.linearise(jnp.array([1.0, 0.0]))
+    found = solver.solve(circle, previous, jnp.array([1.0, 1.5]), Tolerance(1e-9, 1e-8))
     assert not found.converged
 
 
 def test_a_later_solver_is_used_only_where_an_earlier_one_failed(posterior, start):
-    older = posterior.linearise(jnp.asarray(start))
-    direction = older.project(jnp.arange(6.0) - 2.0)
+    previous = posterior.linearise(jnp.asarray(start))
+    direction = previous.project(jnp.arange(6.0) - 2.0)
     ahead = jnp.stack([start + 0.1 * direction, start + 0.2 * direction])
     tolerance = Tolerance(1e-9, 1e-8)
 
     def counts(*solvers):
-        project = jax.vmap(lambda u: project_onto(solvers, posterior, older, u, tolerance))
+        project = jax.vmap(lambda u: project_onto(solvers, posterior, previous, u, tolerance))
         return project(ahead)
 
     enough, too_few = QuasiNewton(50), QuasiNewton(2)
@@ -182,18 +182,18 @@ def test_broyden_converges_faster_than_quasi_newton_and_from_further():
 
     point = jnp.array([0.95, np.sqrt(1 - 0.95**2) - 0.5 * np.sin(3 * 0.95)])
     target = co.Manifold(wavy, lambda x: 0.0, point=point)
-    older = target.linearise(point)
-    along = older.project(jnp.ones(2))
+    previous = target.linearise(point)
+    along = previous.project(jnp.ones(2))
     along = along / jnp.linalg.norm(along)
 
     def solve(solver, distance):
         tolerance = Tolerance.following(1e-9)
-        return solver.solve(target, older, point + distance * along, tolerance)
+        return solver.solve(target, previous, point + distance * along, tolerance)
 
-    near = [solve(solver, 0.2) for solver in (QuasiNewton(), Broyden())]
-    assert all(projection.converged for projection in near)
-    np.testing.assert_allclose(near[0].u, near[1].u, atol=1e-8)
-    assert near[1].iterations <= near[0].iterations / 2
+    root_tolerance = [solve(solver, 0.2) for solver in (QuasiNewton(), Broyden())]
+    assert all(projection.converged for projection in root_tolerance)
+    np.testing.assert_allclose(root_tolerance[0].u, root_tolerance[1].u, atol=1e-8)
+    assert root_tolerance[1].iterations <= root_tolerance[0].iterations / 2
     assert not solve(QuasiNewton(), 0.5).converged
     assert solve(Broyden(), 0.5).converged
 
@@ -213,12 +213,12 @@ def test_chains_that_a_solver_left_go_on_as_if_alone(posterior, start, kind):
         posterior.generator, posterior.observations, posterior.shape, posterior.structure
     )
     solvers = (QuasiNewton(5), QuasiNewton(2), NewtonLineSearch())
-    older = posterior.linearise(start)
+    previous = posterior.linearise(start)
     moves = 0.3 * jax.random.normal(jax.random.key(4), (40, start.size))
 
     def projected(move):
-        ahead = start + older.project(move)
-        return project_onto(solvers, posterior, older, ahead, Tolerance.following(1e-9))
+        ahead = start + previous.project(move)
+        return project_onto(solvers, posterior, previous, ahead, Tolerance.following(1e-9))
 
     together = jax.jit(jax.vmap(projected))(moves)
     alone = jax.jit(lambda moves: jax.lax.map(projected, moves))(moves)
@@ -232,12 +232,12 @@ def test_chains_that_a_solver_left_go_on_as_if_alone(posterior, start, kind):
 @pytest.mark.parametrize("size", [0.2, 0.5])
 def test_hundreds_of_chains_end_where_each_would_alone(posterior, start, solvers, size):
     """Few iterations are made by all of them, more by those that need more: a part, or most."""
-    older = posterior.linearise(start)
+    previous = posterior.linearise(start)
     moves = size * jax.random.normal(jax.random.key(4), (300, start.size))
 
     def projected(move):
-        ahead = start + older.project(move)
-        return project_onto(solvers, posterior, older, ahead, Tolerance.following(1e-9))
+        ahead = start + previous.project(move)
+        return project_onto(solvers, posterior, previous, ahead, Tolerance.following(1e-9))
 
     together = jax.jit(jax.vmap(projected))(moves)
     alone = jax.jit(lambda moves: jax.lax.map(projected, moves))(moves)
@@ -248,39 +248,39 @@ def test_hundreds_of_chains_end_where_each_would_alone(posterior, start, solvers
 
 
 def test_of_hundreds_of_chains_none_depends_on_others(x64):
-    """Steps so long that some fail, by solvers that are left sooner; some chains are idle."""
+    """Steps so long that some fail, by solvers that are left sooner; some chains are inactive."""
     ellipse = co.Manifold(
         lambda x: x[0] ** 2 / 9.0 + x[1] ** 2 - 1.0,
         lambda x: jnp.zeros(()),
         point=np.array([3.0, 0.0]),
     )
     start = jnp.array([3 * np.cos(1.0), np.sin(1.0)])
-    older = ellipse.linearise(start)
+    previous = ellipse.linearise(start)
     moves = 1.5 * jax.random.normal(jax.random.key(4), (300, 2))
-    idle = jnp.arange(300) % 7 == 0
+    inactive = jnp.arange(300) % 7 == 0
     solvers = (Secant(8), Broyden(), NewtonLineSearch())
 
     @jax.jit
     @jax.vmap
-    def projected(move, idle):
-        ahead = start + older.project(move)
+    def projected(move, inactive):
+        ahead = start + previous.project(move)
         tolerance = Tolerance.following(1e-9)
-        return project_onto(solvers, ellipse, older, ahead, tolerance, idle=idle)
+        return project_onto(solvers, ellipse, previous, ahead, tolerance, inactive=inactive)
 
     def agree(some, others):
         np.testing.assert_array_equal(some.converged, others.converged)
         is_well = np.asarray(some.converged)
         np.testing.assert_allclose(some.u[is_well], others.u[is_well], atol=1e-7)
 
-    found = projected(moves, idle)
-    assert not jnp.any(found.converged & idle)
-    assert 0.1 < jnp.mean(found.converged[~idle]) < 0.9
+    found = projected(moves, inactive)
+    assert not jnp.any(found.converged & inactive)
+    assert 0.1 < jnp.mean(found.converged[~inactive]) < 0.9
     assert jnp.max(jax.vmap(ellipse.constraint_error)(found.u[found.converged])) < 1e-8
     order = jax.random.permutation(jax.random.key(5), 300)
-    agree(projected(moves[order], idle[order]), jax.tree.map(lambda x: x[order], found))
+    agree(projected(moves[order], inactive[order]), jax.tree.map(lambda x: x[order], found))
     # With so few that need more than the first solver, these go on by themselves.
     few = jnp.arange(300) < 30
-    alone = projected(jnp.where(few[:, None], moves, 0.0), idle)
+    alone = projected(jnp.where(few[:, None], moves, 0.0), inactive)
     agree(*(jax.tree.map(lambda x: x[:30], one) for one in (alone, found)))
 
 
@@ -289,21 +289,23 @@ def test_a_search_that_is_stuck_ends_where_it_got_to(x64):
     bowl = co.Manifold(
         lambda x: x[0] ** 2 + 1.0 - 0 * x[1], lambda x: 0.0 * x[0], point=np.array([3.0, 0.0])
     )
-    older = bowl.linearise(jnp.array([1.0, 0.0]))
-    end = NewtonLineSearch(50).solve(bowl, older, jnp.array([3.0, 0.0]), Tolerance.following(1e-9))
+    previous = bowl.linearise(jnp.array([1.0, 0.0]))
+    end = NewtonLineSearch(50).solve(
+        bowl, previous, jnp.array([3.0, 0.0]), Tolerance.following(1e-9)
+    )
     assert not end.converged
     assert end.iterations < 20
     assert abs(end.u[0]) < 0.5
 
 
 def test_the_way_back_is_followed_no_further_than_needed(posterior, start):
-    older = posterior.linearise(start)
-    ahead = start + older.project(0.3 * jnp.ones(start.size))
+    previous = posterior.linearise(start)
+    ahead = start + previous.project(0.3 * jnp.ones(start.size))
 
-    def projected(goal):
+    def projected(known_root):
         tolerance = Tolerance.following(1e-9)
         solvers = QuasiNewton(), NewtonLineSearch()
-        return project_onto(solvers, posterior, older, ahead, tolerance, goal=goal)
+        return project_onto(solvers, posterior, previous, ahead, tolerance, known_root=known_root)
 
     whole = projected(None)
     towards, elsewhere = projected(whole.u), projected(start)

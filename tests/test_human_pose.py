@@ -11,7 +11,7 @@ import pytest
 import coarea as co
 from coarea.errors import DataError, SettingError
 from coarea.execution.blocks import Block
-from coarea.execution.transitions import Stats
+from coarea.execution.transitions import TransitionStats
 from coarea.results.datatree import as_datatree
 from coarea.studies.comparison import Outcome
 from coarea.studies.human_pose import quick, study
@@ -183,7 +183,7 @@ def test_the_quick_run_says_what_it_found(tmp_path, capsys):
 def draws_around(centres, seed=0):
     rng = np.random.default_rng(seed)
     x = np.array(centres)[:, None, None, None] + 0.01 * rng.normal(size=(len(centres), 200, 24, 3))
-    stats = Stats(*[np.ones(x.shape[:2])] * len(Stats._fields))
+    stats = TransitionStats(*[np.ones(x.shape[:2])] * len(TransitionStats._fields))
     return as_datatree(Block({"joints": x}, None, stats), None, {})
 
 

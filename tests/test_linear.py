@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coarea.jacobians.dense import Dense
-from coarea.xla.jaxprs import equations
+from coarea.xla import equations
 
 rng = np.random.default_rng(0)
 A, B, C = rng.normal(size=(5, 7)), rng.normal(size=(3, 5)), rng.normal(size=(4, 3))

@@ -7,11 +7,11 @@ import pytest
 
 import coarea as co
 from coarea.execution import blocks
-from coarea.execution.transitions import Exact, begin
+from coarea.execution.transitions import ExactTransition, begin
 from coarea.jacobians.linalg import small
 from coarea.sampling.sample import plan_for
-from coarea.xla.fusion import one_routine
-from coarea.xla.materialize import kept
+from coarea.xla import fuse_cpu
+from coarea.xla import materialize
 
 OPTIONS = {"xla_disable_hlo_passes": "dot-library-rewriter,cpu-parallel-task-assigner"}
 
@@ -36,7 +36,7 @@ def arguments():
 
 
 def test_a_routine_does_what_its_parts_do(x64):
-    one = jax.jit(lambda *args: one_routine(walk, args), compiler_options=OPTIONS)
+    one = jax.jit(lambda *args: fuse_cpu(walk, args), compiler_options=OPTIONS)
     assert 'xla_cpu_small_call = "true"' in one.lower(*arguments()).as_text()
     (key, *found), (other, *exact) = one(*arguments()), walk(*arguments())
     np.testing.assert_array_equal(jax.random.key_data(key), jax.random.key_data(other))
@@ -58,16 +58,16 @@ UNSUITED = {
 def test_what_cannot_be_a_routine_is_none(what, x64):
     function = UNSUITED[what]
     x = jnp.asarray([2.0, 1.0, 4.0, 3.0, 5.0])
-    one = jax.jit(lambda x: one_routine(function, (x,)))
+    one = jax.jit(lambda x: fuse_cpu(function, (x,)))
     assert "small_call" not in one.lower(x).as_text()
     np.testing.assert_allclose(one(x), function(x), rtol=1e-12)
-    instead = jax.jit(lambda x: one_routine(function, (x,), otherwise=lambda x: -x))
+    instead = jax.jit(lambda x: fuse_cpu(function, (x,), otherwise=lambda x: -x))
     np.testing.assert_array_equal(instead(x), -x)
 
 
 def test_complex_numbers_are_no_part_of_a_routine(x64):
     x = jnp.asarray([1.0 + 2.0j, 3.0])
-    one = jax.jit(lambda x: one_routine(jnp.conj, (x,)))
+    one = jax.jit(lambda x: fuse_cpu(jnp.conj, (x,)))
     np.testing.assert_array_equal(one(x), jnp.conj(x))
 
 
@@ -92,10 +92,10 @@ def test_chains_make_the_same_draws(num_chains, structure, kernel, x64):
     plan = plan_for(posterior, kernel, 0)
     start = jnp.asarray(co.find_start(posterior, jax.random.key(0), num_chains))
     begun = begin(plan, posterior, jax.random.split(jax.random.key(1), num_chains), start, None)
-    programs = (Exact(plan, posterior, True, 1024, as_routine) for as_routine in (False, True))
+    programs = (ExactTransition(plan, posterior, True, 1024, fuse) for fuse in (False, True))
     args = begun, jnp.asarray(0), jnp.asarray(10)
     plain, routine = (blocks.advance(program, *args)[1] for program in programs)
-    lowered = blocks._routine.lower(Exact(plan, posterior, True, 1024, True), *args)
+    lowered = blocks._routine.lower(ExactTransition(plan, posterior, True, 1024, True), *args)
     assert "xla_cpu_small_call" in lowered.as_text()
     assert float(plain.stats.acceptance_rate[:, :10].max()) > 0
     np.testing.assert_allclose(routine.latents["z"], plain.latents["z"], rtol=1e-6, atol=1e-8)
@@ -106,7 +106,7 @@ def test_a_compiler_that_refuses_a_routine_is_not_the_end(monkeypatch):
     tried = []
 
     def refuse(program, *_):
-        tried.append(program.as_routine)
+        tried.append(program.fuse)
         raise jax.errors.JaxRuntimeError("UNIMPLEMENTED")
 
     monkeypatch.setattr(blocks, "_routine", refuse)
@@ -117,7 +117,7 @@ def test_a_compiler_that_refuses_a_routine_is_not_the_end(monkeypatch):
 
 def test_what_is_kept_is_the_same_and_is_read(x64):
     def gram(x):
-        y = kept({"a": jnp.sin(x)})["a"]
+        y = materialize({"a": jnp.sin(x)})["a"]
         return y @ y.T
 
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 4)))

@@ -29,14 +29,14 @@ def assert_like_dense(shape, constraint, num_inputs, seed=0, tolerance=1e-9):
 
     def everything(shape):
         at, gradient = shape.linearise_and_differentiate(constraint, u)
-        older = shape.linearise(constraint, old)
+        previous = shape.linearise(constraint, old)
         return {
             "apply": at.apply(p),
             "apply_transpose": at.apply_transpose(lam),
             "solve_gram": at.solve_gram(lam),
             "pseudo_inverse": at.pseudo_inverse(lam),
             "project": at.project(p),
-            "solve_newton": at.solve_newton(older, lam),
+            "solve_newton": at.solve_newton(previous, lam),
             "half_log_det": at.half_log_det(),
             "gradient": gradient,
         }

@@ -11,7 +11,7 @@ from scipy import integrate
 
 from coarea.errors import AcceptanceError, SettingError
 from coarea.execution.blocks import Block
-from coarea.execution.transitions import Stats
+from coarea.execution.transitions import TransitionStats
 from coarea.results.datatree import as_datatree
 from coarea.studies import lotka_volterra, lotka_volterra_study, tukey_lambda
 from coarea.studies import lotka_volterra_methods as methods
@@ -23,7 +23,7 @@ def normal_draws(seed, size):
     """What a perfect method returns."""
     x = np.random.default_rng(seed).normal(size=(1, size, 2))
     ones = np.ones((1, size))
-    stats = Stats(*[ones * 0.5] * len(Stats._fields))
+    stats = TransitionStats(*[ones * 0.5] * len(TransitionStats._fields))
     return as_datatree(Block({"z": x}, None, stats), None, {"tuning_steps": 10, "epsilon": 3.0})
 
 

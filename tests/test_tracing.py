@@ -13,7 +13,7 @@ import pytest
 
 import coarea as co
 from coarea.errors import ModelError
-from coarea.tracing.traced import trace
+from coarea.tracing import trace
 from coarea.xla import programs
 
 GROUPS = np.array([0, 0, 1, 1, 2, 2])
@@ -204,7 +204,7 @@ def test_a_thousand_fits_leave_nothing_behind():
 
 def test_programs_are_bounded(monkeypatch):
     monkeypatch.setattr(programs, "_MOST_PROGRAMS", 20)
-    scaled = programs.compile_bounded(lambda x, factor: x * factor)
+    scaled = programs.jit_bounded(lambda x, factor: x * factor)
     for factor in range(40):
         assert float(scaled(jnp.ones(()), float(factor))) == factor
     assert len(programs._programs) <= 20
@@ -217,7 +217,7 @@ def test_programs_are_bounded(monkeypatch):
 
 
 def test_programs_are_dropped_when_the_process_has_many_memory_maps(monkeypatch):
-    scaled = programs.compile_bounded(lambda x, factor: x * factor)
+    scaled = programs.jit_bounded(lambda x, factor: x * factor)
     monkeypatch.setattr(programs, "_num_maps", lambda: 10**6)
     for factor in range(40):
         scaled(jnp.ones(()), 1000.0 + factor)

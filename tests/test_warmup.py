@@ -68,7 +68,7 @@ def test_a_length_that_is_not_given_is_found():
     posterior = co.condition(model, {"y": 5.0})
     kernel = co.CHMC(step_size=0.1, integrator=Rattle(flow=Straight()))
     draws = co.sample(posterior, draws=4000, warmup=300, chains=2, kernel=kernel)
-    assert np.all(np.abs(draws.adapted["turning_time"] - np.pi) < 0.3)
+    assert np.all(np.abs(draws.adapted["u_turn_time"] - np.pi) < 0.3)
     assert abs(0.1 * float(draws.sample_stats["n_steps"].mean()) - np.pi / 2) < 0.2
     assert_mean(draws.posterior["z"].values, 0.1)
     assert_mean((draws.posterior["z"].values - 0.1) ** 2, 1 - 1 / 50)

@@ -90,17 +90,17 @@ class Adaptation(NamedTuple):
     search: Search
     by_acceptance: DualAveragingAdaptationState
     by_failures: FailureSearch
-    turning_time: Float[Array, ""]
+    u_turn_time: Float[Array, ""]
     age: Int[Array, ""]  # transitions since this window began
     units: Units | None
     known_of_units: Any
 
 
-class Learnt(NamedTuple):
+class AdaptedParameters(NamedTuple):
     """What is left to know of a warm-up: with it a run can be taken up again without another."""
 
     step_size: Float[Array, ""]
-    turning_time: Float[Array, ""]
+    u_turn_time: Float[Array, ""]
     units: Units | None
 
 
@@ -124,23 +124,25 @@ class Warmup(eqx.Module):
         units = None if self.units is None else self.units.first(target, u)
         return self._window(first, _FIRST_STEPS * first, units)
 
-    def resume(self, learnt: Learnt, num_inputs: int) -> Adaptation:
+    def resume(self, learnt: AdaptedParameters, num_inputs: int) -> Adaptation:
         """The state with which an earlier run ended, for warm-up to go on from or be over."""
         units = learnt.units
         if self.units is not None:
             units = self.units.like(units, num_inputs)
-        state = self._window(learnt.step_size / 10, learnt.turning_time, units)
+        state = self._window(learnt.step_size / 10, learnt.u_turn_time, units)
         at = jnp.log(learnt.step_size)
         known = state.by_acceptance._replace(log_step_size=at, log_step_size_avg=at)
         search = Search(learnt.step_size, jnp.asarray(0), jnp.asarray(True))
         by_failures = FailureSearch.beginning(learnt.step_size * math.exp(_MARGIN))
         return state._replace(search=search, by_acceptance=known, by_failures=by_failures)
 
-    def learnt(self, state: Adaptation) -> Learnt:
+    def learnt(self, state: Adaptation) -> AdaptedParameters:
         """What the draws are made with."""
         average = jnp.minimum(state.by_acceptance.log_step_size_avg, state.by_failures.bearable)
         step_size = jnp.where(state.search.is_over, jnp.exp(average), state.search.step_size)
-        return Learnt(jnp.minimum(step_size, self.longest_step), state.turning_time, state.units)
+        return AdaptedParameters(
+            jnp.minimum(step_size, self.longest_step), state.u_turn_time, state.units
+        )
 
     def tuning(self, state: Adaptation, transition: Int[Array, ""]) -> Tuning:
         """What to use for a transition: the current trial, or after warm-up what was learnt."""
@@ -149,9 +151,9 @@ class Warmup(eqx.Module):
         trial = jnp.where(state.search.is_over, jnp.exp(trial), state.search.step_size)
         trial = jnp.minimum(trial, self.longest_step)
         step_size = jnp.where(is_warmup, trial, self.learnt(state).step_size)
-        is_learning = is_warmup & (state.age < _TURNS_SEEN)
+        is_adapting = is_warmup & (state.age < _TURNS_SEEN)
         fraction = _fraction(transition, self.offset)
-        return Tuning(step_size, state.turning_time, is_learning, fraction)
+        return Tuning(step_size, state.u_turn_time, is_adapting, fraction)
 
     def starts_window(self, transition: Int[Array, ""]) -> Bool[Array, ""]:
         """Whether learning begins afresh after this transition."""
@@ -192,7 +194,7 @@ class Warmup(eqx.Module):
         learnt = _where(state.search.is_over, goes_on, begins)._replace(
             search=search,
             age=age,
-            turning_time=state.turning_time + (info.turning_time - state.turning_time) / age,
+            u_turn_time=state.u_turn_time + (info.u_turn_time - state.u_turn_time) / age,
         )
         if self.units is not None:
             known = self.units.learn(state.known_of_units, target, position, transition)
@@ -214,14 +216,14 @@ class Warmup(eqx.Module):
         return _where(search.is_over, search, found)
 
     def _next_window(self, state: Adaptation) -> Adaptation:
-        step_size, turning_time, units = self.learnt(state)
+        step_size, u_turn_time, units = self.learnt(state)
         if self.units is None or units is None:
             # Each from where it was itself: the one that did not decide saw the other's steps and
             # may be anywhere above. Divided by ten, near which dual averaging looks first.
             allowed = jnp.exp(state.by_acceptance.log_step_size_avg)
             bearable = jnp.exp(state.by_failures.bearable)
             first, _, _ = self._dual_averaging
-            return self._window(step_size, turning_time, units)._replace(
+            return self._window(step_size, u_turn_time, units)._replace(
                 search=state.search,
                 by_acceptance=first(jnp.minimum(allowed, 10 * step_size) / 10),
                 by_failures=FailureSearch.beginning(_SECOND_CHANCE * bearable),
@@ -231,13 +233,13 @@ class Warmup(eqx.Module):
         first = jnp.minimum(_FIRST_STEP, self.longest_step)
         return self._window(first, _FIRST_STEPS * first, units)
 
-    def _window(self, step_size, turning_time, units) -> Adaptation:
+    def _window(self, step_size, u_turn_time, units) -> Adaptation:
         first, _, _ = self._dual_averaging
         state = Adaptation(
             Search(step_size, jnp.asarray(0), jnp.asarray(False)),
             first(step_size),
             FailureSearch.beginning(10 * step_size),
-            turning_time,
+            u_turn_time,
             jnp.asarray(0),
             units,
             None if self.units is None else self.units.nothing(units),

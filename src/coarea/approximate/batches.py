@@ -11,8 +11,8 @@ import numpy as np
 
 from coarea.execution.run import num_cores
 from coarea.precision import computing_in
-from coarea.xla.lapack import calls_lapack, in_turn_on_a_cpu, one_blas_thread
-from coarea.xla.programs import compile_bounded
+from coarea.xla import calls_lapack, one_blas_thread, sequential_vmap_on_cpu
+from coarea.xla import jit_bounded
 
 # Numbers that a batch of simulations draws: they stay in a core's cache.
 _NUMBERS = 2**17
@@ -25,9 +25,9 @@ def batch_size(num_inputs: int) -> int:
     return max(1, min(4096, _NUMBERS // num_inputs))
 
 
-@compile_bounded
+@jit_bounded
 def _mapped(function, rows, calls_lapack: bool):
-    return in_turn_on_a_cpu(function)(rows) if calls_lapack else jax.vmap(function)(rows)
+    return sequential_vmap_on_cpu(function)(rows) if calls_lapack else jax.vmap(function)(rows)
 
 
 def map_batches(

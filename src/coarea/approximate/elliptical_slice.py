@@ -10,7 +10,14 @@ from blackjax.mcmc import elliptical_slice as blackjax_slice
 from jaxtyping import Array, Float, Int, Key
 from typing_extensions import override
 
-from coarea.approximate.method import AbstractMethod, Drawn, Run, Stats, options_from, run_chains
+from coarea.approximate.method import (
+    AbstractMethod,
+    MethodDraw,
+    MethodStats,
+    Run,
+    options_from,
+    run_chains,
+)
 from coarea.approximate.softened import Closeness, Softened, soften
 from coarea.approximate.starts import near_the_data
 from coarea.errors import SettingError
@@ -86,14 +93,14 @@ class EllipticalSlice(AbstractMethod):
         del number
         state, count = self.turn(key, state)
         at = self.target.simulate(state.u)
-        stats = Stats(
+        stats = MethodStats(
             acceptance_rate=len(self.groups) / count,
             diverging=jnp.asarray(False),
             lp=self.target.model.inputs.log_density(at.u) + at.log_likelihood,
             n_steps=count,
             distance=at.distance,
         )
-        return state, Drawn(at.u, at.latents, stats)
+        return state, MethodDraw(at.u, at.latents, stats)
 
     def turn(self, key: Key[Array, ""], state: Turned) -> tuple[Turned, Int[Array, ""]]:
         """Every group once, and how many simulations that took."""

@@ -8,7 +8,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 from typing_extensions import override
 
-from coarea.approximate.method import AbstractMethod, Drawn, Run, Stats, options_from, run_chains
+from coarea.approximate.method import (
+    AbstractMethod,
+    MethodDraw,
+    MethodStats,
+    Run,
+    options_from,
+    run_chains,
+)
 from coarea.approximate.softened import Closeness, Directed, Simulated, Softened, soften
 from coarea.approximate.starts import near_the_data
 from coarea.kernels.kernel import check_step_size
@@ -122,7 +129,7 @@ class RandomWalk(AbstractMethod):
                 lambda: self._learn(learn_key, state, probability, number),
                 lambda: state,
             )
-        stats = Stats(
+        stats = MethodStats(
             acceptance_rate=probability,
             diverging=jnp.asarray(False),
             lp=self.directed.prior.log_density(at.u[self.directed.places]) + at.log_likelihood,
@@ -130,7 +137,7 @@ class RandomWalk(AbstractMethod):
             step_size=step,
             distance=at.distance,
         )
-        return learnt._replace(at=at), Drawn(at.u, at.latents, stats)
+        return learnt._replace(at=at), MethodDraw(at.u, at.latents, stats)
 
     def _learn(self, key, state: Walker, probability, number) -> Walker:
         """Compare with a proposal that does not move: the noise alone may be hard to match."""

@@ -15,15 +15,15 @@ from typing_extensions import override
 
 from coarea.arguments import checked_count
 from coarea.errors import SettingError
-from coarea.execution.blocks import AbstractProgram, Block, for_each_chain, longest_block
+from coarea.execution.blocks import AbstractTransition, Block, for_each_chain, longest_block
 from coarea.execution.memory import check_memory
 from coarea.execution.places import Devices, places_for
 from coarea.execution.progress import Display
 from coarea.execution.run import Group, draw
 from coarea.keys import checked_seed
 from coarea.results.datatree import check_names, finished
-from coarea.xla.lapack import calls_lapack, one_blas_thread
-from coarea.xla.programs import compile_bounded
+from coarea.xla import calls_lapack, one_blas_thread
+from coarea.xla import jit_bounded
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _TOGETHER = 8
 
 
-class Stats(NamedTuple):
+class MethodStats(NamedTuple):
     """What is recorded of a transition; None for what a method does not have."""
 
     acceptance_rate: Float[Array, ""]
@@ -44,12 +44,12 @@ class Stats(NamedTuple):
     distance: Float[Array, ""] | None = None
 
 
-class Drawn(NamedTuple):
+class MethodDraw(NamedTuple):
     """A chain's next draw: its position, what is to be reported of it, and how it went."""
 
     u: Float[Array, " M"]
     latents: dict[str, Array]
-    stats: Stats
+    stats: MethodStats
 
 
 class Density(Protocol):
@@ -88,7 +88,9 @@ class AbstractMethod(eqx.Module):
         """The state of a chain at u."""
 
     @abstractmethod
-    def step(self, key: Key[Array, ""], state: Any, number: Int[Array, ""]) -> tuple[Any, Drawn]:
+    def step(
+        self, key: Key[Array, ""], state: Any, number: Int[Array, ""]
+    ) -> tuple[Any, MethodDraw]:
         """The next state, and its draw; transitions are numbered from 0."""
 
 
@@ -155,27 +157,27 @@ def check_keep(keep: Any) -> None:
         raise SettingError(f"keep={keep!r}: choose 'inputs' or None.")
 
 
-class Chain(NamedTuple):
+class MethodChain(NamedTuple):
     """What a chain carries from one block to the next."""
 
     key: Key[Array, ""]
     state: Any
 
 
-class Approximate(AbstractProgram):
+class ApproximateTransition(AbstractTransition):
     """Draws by an approximate method."""
 
     method: AbstractMethod
     keep_inputs: bool = eqx.field(static=True)
     longest_block: int = eqx.field(static=True)
-    as_routine: bool = eqx.field(static=True, default=False)
+    fuse: bool = eqx.field(static=True, default=False)
 
     @override
-    def draw(self, chain: Chain, number):
+    def draw(self, chain: MethodChain, number):
         key = jax.random.fold_in(chain.key, number)
         state, drawn = self.method.step(key, chain.state, number)
         inputs = self.method.target.inputs(drawn.u) if self.keep_inputs else None
-        return Chain(chain.key, state), Block(drawn.latents, inputs, drawn.stats)
+        return MethodChain(chain.key, state), Block(drawn.latents, inputs, drawn.stats)
 
 
 def run_chains(
@@ -202,7 +204,7 @@ def run_chains(
     check_memory(size, options.chains, options.draws)
     with one_blas_thread(), Display(options.progress, total) as display:
         display.compiling()
-        program = Approximate(
+        program = ApproximateTransition(
             method=method,
             keep_inputs=keep_inputs,
             longest_block=longest_block(size, len(places[0].chains)),
@@ -223,8 +225,8 @@ def run_chains(
     return finished(drawn, target.observed, about, stacklevel=5)
 
 
-@compile_bounded
-def _begin(method: AbstractMethod, keys, u) -> Chain:
-    return for_each_chain(lambda start, run, u: Chain(run, method.init(start, u)))(
+@jit_bounded
+def _begin(method: AbstractMethod, keys, u) -> MethodChain:
+    return for_each_chain(lambda start, run, u: MethodChain(run, method.init(start, u)))(
         keys.start, keys.run, u
     )

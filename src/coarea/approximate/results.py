@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from xarray import DataTree
 
 
-class Stats(NamedTuple):
+class WeightedStats(NamedTuple):
     """What is recorded of a draw that no chain led to; weights where a method weighs."""
 
     distance: Float[np.ndarray, "chain draw"]
@@ -38,7 +38,7 @@ def accepted(
     weight = None if log_weight is None else normalised(log_weight)
     size = distance.size if log_weight is None else effective_size(log_weight)
     inputs = jax.vmap(target.inputs)(jnp.asarray(u)) if keep == "inputs" else None
-    block = Block(latents, inputs, Stats(distance, weight))
+    block = Block(latents, inputs, WeightedStats(distance, weight))
     about = {
         "epsilon": float(target.epsilon),
         "kernel": target.kernel,

@@ -16,7 +16,7 @@ from coarea.generators import AbstractGenerator
 from coarea.initialisation import find_start
 from coarea.keys import key_from_seed
 from coarea.manifolds import condition
-from coarea.xla.programs import compile_bounded
+from coarea.xla import jit_bounded
 
 # Prior draws of which each chain takes the best.
 _CANDIDATES = 512
@@ -62,7 +62,7 @@ class Nearness(eqx.Module):
         return jnp.where(everywhere.log_likelihood > -jnp.inf, -everywhere.distance, -jnp.inf)
 
 
-@compile_bounded
+@jit_bounded
 def _seen(target: Softened, u):
     def one(u):
         at = target.simulate(u)
@@ -103,7 +103,7 @@ def best_of_prior(candidates: Candidates, options: Options) -> tuple[np.ndarray,
     return jax.tree.map(np.asarray, found)
 
 
-@compile_bounded
+@jit_bounded
 def _best_of_prior(candidates: Candidates, keys):
     def one(key):
         u = jax.vmap(candidates.model.draw)(jax.random.split(key, _CANDIDATES))

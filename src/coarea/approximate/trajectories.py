@@ -13,10 +13,10 @@ from typing_extensions import override
 
 from coarea.approximate.method import (
     AbstractMethod,
-    Drawn,
+    MethodDraw,
+    MethodStats,
     Options,
     Run,
-    Stats,
     options_from,
     run_chains,
 )
@@ -28,7 +28,7 @@ from coarea.generators.generator import named
 from coarea.kernels.kernel import check_step_size, step_range
 from coarea.manifolds.observation import Observation, as_given, observe
 from coarea.precision import top_level
-from coarea.tracing.traced import trace
+from coarea.tracing import trace
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -323,7 +323,7 @@ class Trajectories(AbstractMethod):
             _, distance, _, latents = self.target.simulate(at.position)
         elif isinstance(self.target, Given):
             latents = self.target.latents(at.position)
-        stats = Stats(
+        stats = MethodStats(
             acceptance_rate=info.acceptance_rate,
             diverging=info.is_divergent,
             lp=at.logdensity,
@@ -332,7 +332,7 @@ class Trajectories(AbstractMethod):
             step_size=step_size,
             distance=distance,
         )
-        return state._replace(state=at), Drawn(at.position, latents, stats)
+        return state._replace(state=at), MethodDraw(at.position, latents, stats)
 
 
 def _run(method: Trajectories, starts, options: Options, name: str, **about) -> "DataTree":

@@ -18,7 +18,7 @@ class AbstractFlow(eqx.Module):
 
     @property
     @abstractmethod
-    def quarter_turn(self) -> float:
+    def max_flow_time(self) -> float:
         """The time (just less than) in which the flow alone turns a position into a momentum.
 
         `momentum` is well defined below it, and a trajectory of this length has moved furthest.
@@ -67,7 +67,7 @@ class Straight(AbstractFlow):
 
     @property
     @override
-    def quarter_turn(self):
+    def max_flow_time(self):
         return math.inf
 
     @override
@@ -101,7 +101,7 @@ class Rotation(AbstractFlow):
 
     @property
     @override
-    def quarter_turn(self):
+    def max_flow_time(self):
         return 0.499 * math.pi
 
     @override

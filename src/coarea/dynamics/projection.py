@@ -23,7 +23,7 @@ from coarea.dynamics.solvers import (
 from coarea.dynamics.tolerance import Tolerance
 from coarea.jacobians.structure import AbstractLinearisation
 from coarea.manifolds import AbstractTarget
-from coarea.xla.programs import compile_bounded
+from coarea.xla import jit_bounded
 
 # A solver that more than this part of all chains need is tried by all of them together; if they are
 # fewer, by this part of all at a time, or by so many.
@@ -35,41 +35,43 @@ _MANY_CHAINS = 256
 
 
 # A step projects forward and back: as a program of its own this is traced once.
-@compile_bounded
+@jit_bounded
 def project_onto(
     solvers: tuple[AbstractSolver, ...],
     target: AbstractTarget,
-    older: AbstractLinearisation,
+    previous: AbstractLinearisation,
     u: Float[Array, " M"],
     tolerance: Tolerance,
     weights: Weights = 1.0,
-    idle: Bool[Array, ""] | bool = False,
-    goal: Float[Array, " M"] | None = None,
+    inactive: Bool[Array, ""] | bool = False,
+    known_root: Float[Array, " M"] | None = None,
 ) -> Projection:
     """Try the solvers in turn until one converges, each from where the one before left off.
 
-    With a `goal`, a point of the manifold, it is enough to see that they lead there. Of the last
-    one not: near the goal an earlier one need not arrive, for a later one does; but that the last
+    With a `known_root`, a point of the manifold, it is enough to see that they lead there. Of the last
+    one not: root_tolerance the known_root an earlier one need not arrive, for a later one does; but that the last
     gives up is how a step fails, and must fail in either direction.
-    One that is `idle`, having failed before, is not tried again, and has not converged.
+    One that is `inactive`, having failed before, is not tried again, and has not converged.
     """
-    problem = _Problem(target, older, replace(tolerance.sized(target, u), goal=goal), weights)
+    problem = _Problem(
+        target, previous, replace(tolerance.sized(target, u), known_root=known_root), weights
+    )
     *stages, last = (_Stage(solver) for solver in solvers)
     stages = *stages, last._replace(is_last=True)
-    idle = jnp.asarray(idle)
-    found = _tried_in_turn(stages, problem, Projection(u, idle, jnp.zeros((), int)))
-    return found._replace(converged=found.converged & ~idle)
+    inactive = jnp.asarray(inactive)
+    found = _tried_in_turn(stages, problem, Projection(u, inactive, jnp.zeros((), int)))
+    return found._replace(converged=found.converged & ~inactive)
 
 
 class _Problem(NamedTuple):
     target: AbstractTarget
-    older: AbstractLinearisation
+    previous: AbstractLinearisation
     tolerance: Tolerance
     weights: Weights
 
 
 class _Stage(NamedTuple):
-    """One of several solvers. All but the last may end when they see that they lead to a goal."""
+    """One of several solvers. All but the last may end when they see that they lead to a known_root."""
 
     solver: AbstractSolver
     is_last: bool = False
@@ -77,11 +79,11 @@ class _Stage(NamedTuple):
 
     def solve(self, problem: _Problem, earlier: Projection) -> Projection:
         """From where an earlier one left off; anything where that has converged."""
-        target, older, tolerance, weights = problem
+        target, previous, tolerance, weights = problem
         if self.is_last:
-            tolerance = replace(tolerance, goal=None)
+            tolerance = replace(tolerance, known_root=None)
         later = self.solver.solve(
-            target, older, earlier.u, tolerance, weights, idle=earlier.converged
+            target, previous, earlier.u, tolerance, weights, inactive=earlier.converged
         )
         return Projection(
             later.u, earlier.converged | later.converged, earlier.iterations + later.iterations

@@ -25,7 +25,7 @@ from coarea.errors import SettingError
 from coarea.jacobians.structure import AbstractLinearisation, AbstractTangentSpace
 from coarea.manifolds import AbstractTarget
 from coarea.manifolds.target import AbstractGeodesic
-from coarea.xla.programs import compile_bounded
+from coarea.xla import jit_bounded
 
 
 class Tangent(AbstractTangentSpace):
@@ -152,7 +152,7 @@ class Rattle(eqx.Module):
             iterations=jnp.zeros((), int),
         )
 
-    @compile_bounded
+    @jit_bounded
     def step(
         self,
         target: AbstractTarget,
@@ -189,7 +189,7 @@ class Rattle(eqx.Module):
         end = self._arrive(target, flow, at, moved, linearisation, gradient, tau)
         return _kick(end, h)
 
-    def _move(self, target, flow, state: PhaseState, tau, goal=None):
+    def _move(self, target, flow, state: PhaseState, tau, known_root=None):
         """Flow from the state's position, by whose size changes are judged, and project.
 
         The momentum is still that of the start.
@@ -203,8 +203,8 @@ class Rattle(eqx.Module):
             ahead,
             replace(self.tolerance_for(ahead.dtype), size=position_size(target, state.position)),
             flow.weights(tau),
-            idle=state.failed,
-            goal=goal,
+            inactive=state.failed,
+            known_root=known_root,
         )
         return state._replace(
             position=jnp.where(projection.converged, projection.u, state.position),
@@ -233,9 +233,9 @@ class Rattle(eqx.Module):
         moved = moved._replace(convergence_error=moved.convergence_error | broken)
         if not self.reverse_check:
             return moved
-        back = self._move(target, flow, moved, -tau, goal=left.position)
+        back = self._move(target, flow, moved, -tau, known_root=left.position)
         distance = jnp.max(jnp.abs(back.position - left.position))
-        allowed = self.tolerance_for(p.dtype).near * position_size(target, u)
+        allowed = self.tolerance_for(p.dtype).root_tolerance * position_size(target, u)
         returned = ~back.convergence_error & (distance <= allowed)
         return moved._replace(
             non_reversible_step=~moved.convergence_error & ~returned | moved.non_reversible_step,

@@ -22,7 +22,7 @@ from typing_extensions import override
 from coarea.dynamics.tolerance import Bounds, Tolerance, largest
 from coarea.jacobians.structure import AbstractLinearisation
 from coarea.manifolds import AbstractTarget
-from coarea.xla.programs import compile_bounded
+from coarea.xla import jit_bounded
 
 # What has grown beyond this multiple of the data's scale or of the position will not come back.
 _HOPELESS = 1e10
@@ -57,15 +57,15 @@ class AbstractSolver(eqx.Module):
     def solve(
         self,
         target: AbstractTarget,
-        older: AbstractLinearisation,
+        previous: AbstractLinearisation,
         u: Float[Array, " M"],
         tolerance: Tolerance,
         weights: Weights = 1.0,
-        idle: Bool[Array, ""] | bool = False,
+        inactive: Bool[Array, ""] | bool = False,
     ) -> Projection:
-        """Project u onto the manifold along the rows of `older`'s Jacobian, weighted.
+        """Project u onto the manifold along the rows of `previous`'s Jacobian, weighted.
 
-        One that is `idle` has nothing to do, and others that it runs in step with do not wait.
+        One that is `inactive` has nothing to do, and others that it runs in step with do not wait.
         """
 
     def for_many(self) -> Self:
@@ -86,16 +86,16 @@ class QuasiNewton(AbstractSolver):
     max_iterations: int = eqx.field(static=True, default=50)
 
     @override
-    def solve(self, target, older, u, tolerance, weights=1.0, idle=False):
+    def solve(self, target, previous, u, tolerance, weights=1.0, inactive=False):
         def change(u, c, last):
             del u
-            return self._corrected(weights * older.pseudo_inverse(c), last), False
+            return self._corrected(weights * previous.pseudo_inverse(c), last), False
 
         def too_slow(last: _Iterate, error):
             pace = jnp.log(last.error / error)
             return jnp.log(error) > (self.max_iterations - last.iterations) * pace
 
-        return _iterate(target, change, u, tolerance, self.max_iterations, idle, too_slow)
+        return _iterate(target, change, u, tolerance, self.max_iterations, inactive, too_slow)
 
     @override
     def for_many(self):
@@ -134,39 +134,39 @@ class Broyden(AbstractSolver):
         return replace(self, max_iterations=min(self.max_iterations, _MOST_LEARNT_TOGETHER))
 
     @override
-    def solve(self, target, older, u, tolerance, weights=1.0, idle=False):
+    def solve(self, target, previous, u, tolerance, weights=1.0, inactive=False):
         tolerance = tolerance.sized(target, u)
-        arrays, rest = eqx.partition((target, older, tolerance, weights), eqx.is_array)
+        arrays, rest = eqx.partition((target, previous, tolerance, weights), eqx.is_array)
 
         def learning(arrays) -> _Learning:
             return _Learning(*eqx.combine(arrays, rest))
 
         @custom_vmap
-        def solve(arrays, u, idle):
+        def solve(arrays, u, inactive):
             this = learning(arrays)
-            return _ended(*self._followed(this.begin, this.learn, u, idle))
+            return _ended(*self._followed(this.begin, this.learn, u, inactive))
 
         # By itself `vmap` would have all steps of all chains copied in every iteration.
         @solve.def_vmap
-        def _(num_chains, is_batched, arrays, u, idle):
+        def _(num_chains, is_batched, arrays, u, inactive):
             axes = jax.tree.map(lambda yes: 0 if yes else None, is_batched[0])
             u = u if is_batched[1] else jnp.broadcast_to(u, (num_chains, *u.shape))
-            idle = jnp.broadcast_to(idle, num_chains)
+            inactive = jnp.broadcast_to(inactive, num_chains)
             begin = jax.vmap(lambda arrays, u: learning(arrays).begin(u), in_axes=(axes, 0))
             learn = jax.vmap(
                 lambda arrays, *args: learning(arrays).learn(*args),
                 in_axes=(axes, None, 0, 1, 1),
             )
-            ends = self._followed(partial(begin, arrays), partial(learn, arrays), u, idle)
+            ends = self._followed(partial(begin, arrays), partial(learn, arrays), u, inactive)
             found = jax.vmap(_ended)(*ends)
             return found, jax.tree.map(lambda _: True, found)
 
-        return solve(arrays, u, jnp.asarray(idle))
+        return solve(arrays, u, jnp.asarray(inactive))
 
-    def _followed(self, begin, learn, u, idle) -> "tuple[_Iterate, _Iterate]":
+    def _followed(self, begin, learn, u, inactive) -> "tuple[_Iterate, _Iterate]":
         """The first iterate and the last, of one chain or of several together."""
         first: _Iterate = begin(u)
-        first = first._replace(is_hopeless=first.is_hopeless | idle)
+        first = first._replace(is_hopeless=first.is_hopeless | inactive)
         steps = jnp.zeros((self.max_iterations, *u.shape), u.dtype)
         squares = jnp.zeros(steps.shape[:-1], u.dtype)
 
@@ -194,7 +194,7 @@ class _Learning(NamedTuple):
     """What Broyden's method does to one chain, by a tolerance with a size."""
 
     target: AbstractTarget
-    older: AbstractLinearisation
+    previous: AbstractLinearisation
     tolerance: Tolerance
     weights: Weights
 
@@ -216,7 +216,7 @@ class _Learning(NamedTuple):
 
     def _plain_step(self, u):
         c = self.target.residual(u)
-        return c, self.weights * self.older.pseudo_inverse(c)
+        return c, self.weights * self.previous.pseudo_inverse(c)
 
     def _judged(self, u, c, step, iterations):
         bounds = self.tolerance.at(self.target, u)
@@ -229,12 +229,12 @@ class Newton(AbstractSolver):
     max_iterations: int = eqx.field(static=True, default=20)
 
     @override
-    def solve(self, target, older, u, tolerance, weights=1.0, idle=False):
+    def solve(self, target, previous, u, tolerance, weights=1.0, inactive=False):
         def change(u, c, last):
             del last
-            return weights * _newton_change(target, older, u, c), False
+            return weights * _newton_change(target, previous, u, c), False
 
-        return _iterate(target, change, u, tolerance, self.max_iterations, idle, is_dear=True)
+        return _iterate(target, change, u, tolerance, self.max_iterations, inactive, is_dear=True)
 
 
 class NewtonLineSearch(AbstractSolver):
@@ -248,10 +248,10 @@ class NewtonLineSearch(AbstractSolver):
     max_halvings: int = eqx.field(static=True, default=5)
 
     @override
-    def solve(self, target, older, u, tolerance, weights=1.0, idle=False):
+    def solve(self, target, previous, u, tolerance, weights=1.0, inactive=False):
         def change(u, c, last):
             del last
-            full = weights * _newton_change(target, older, u, c)
+            full = weights * _newton_change(target, previous, u, c)
             size = largest(c)
             # Near convergence rounding decides whether the residual falls: the step stays as it is.
             is_far = size >= tolerance.residual * target.scale
@@ -270,7 +270,7 @@ class NewtonLineSearch(AbstractSolver):
             step, is_worse, _ = jax.lax.while_loop(goes_on, halve, begin)
             return step, is_worse
 
-        return _iterate(target, change, u, tolerance, self.max_iterations, idle, is_dear=True)
+        return _iterate(target, change, u, tolerance, self.max_iterations, inactive, is_dear=True)
 
 
 class Hybrid(AbstractSolver):
@@ -282,9 +282,9 @@ class Hybrid(AbstractSolver):
     max_iterations: int = eqx.field(static=True, default=100)
 
     @override
-    def solve(self, target, older, u, tolerance, weights=1.0, idle=False):
+    def solve(self, target, previous, u, tolerance, weights=1.0, inactive=False):
         def residual(lam, _):
-            return target.residual(u - weights * older.apply_transpose(lam)) / target.scale
+            return target.residual(u - weights * previous.apply_transpose(lam)) / target.scale
 
         found = optx.root_find(
             residual,
@@ -293,17 +293,17 @@ class Hybrid(AbstractSolver):
             max_steps=self.max_iterations,
             throw=False,
         )
-        near = u - weights * older.apply_transpose(found.value)
-        polished = Newton().solve(target, older, near, tolerance, weights, idle)
+        root_tolerance = u - weights * previous.apply_transpose(found.value)
+        polished = Newton().solve(target, previous, root_tolerance, tolerance, weights, inactive)
         return polished._replace(iterations=polished.iterations + found.stats["num_steps"])
 
 
-def _newton_change(target, older, u, c):
-    return older.apply_transpose(linearise(target, u).solve_newton(older, c))
+def _newton_change(target, previous, u, c):
+    return previous.apply_transpose(linearise(target, u).solve_newton(previous, c))
 
 
 # Called in several places: as a program of its own it is traced once.
-@compile_bounded
+@jit_bounded
 def linearise(target: AbstractTarget, u: Float[Array, " M"]) -> AbstractLinearisation:
     """The target linearised at u."""
     return target.linearise(u)
@@ -338,7 +338,7 @@ def _iterate(
     u: Float[Array, " M"],
     tolerance: Tolerance,
     max_iterations: int,
-    idle: Bool[Array, ""] | bool,
+    inactive: Bool[Array, ""] | bool,
     too_slow: Callable | None = None,
     is_dear: bool = False,
 ) -> Projection:
@@ -372,7 +372,7 @@ def _iterate(
         start = _Iterate(u, none, error, jnp.full((), -1), no, no)
     else:
         start = at(u, jnp.zeros((), int))
-    start = start._replace(is_hopeless=start.is_hopeless | idle)
+    start = start._replace(is_hopeless=start.is_hopeless | inactive)
     end = jax.lax.while_loop(unfinished, body, start)
     return _ended(start, end)
 

@@ -9,30 +9,30 @@ from jaxtyping import Array, Bool, Float
 
 from coarea.manifolds import AbstractTarget
 
-_NEAR = 1e-5
+_ROOT_TOLERANCE = 1e-5
 
 
 class Tolerance(eqx.Module):
     """When a projection has converged: the residual and the last change of position.
 
     Both are relative, to the size of the constrained quantities and to that of the position, or to
-    a `size` given once for all. With a `goal`, a solution that is known, it is also enough to see
+    a `size` given once for all. With a `known_root`, a solution that is known, it is also enough to see
     that this is where the solver goes: how close is a tolerance of its own.
     """
 
     residual: float
     position: float
     size: Float[Array, ""] | None = None
-    goal: Float[Array, " M"] | None = None
+    known_root: Float[Array, " M"] | None = None
 
     @property
-    def near(self) -> float:
-        """How close to the goal, relative to the size of positions, no other solution is.
+    def root_tolerance(self) -> float:
+        """How close to the known_root, relative to the size of positions, no other solution is.
 
         Two that meet do so where J Jₒᵀ is singular, and their distance grows as a root: of steps
-        that end near such a place one in the square of this number's inverse has them so close.
+        that end root_tolerance such a place one in the square of this number's inverse has them so close.
         """
-        return max(20 * self.residual, _NEAR)
+        return max(20 * self.residual, _ROOT_TOLERANCE)
 
     @classmethod
     def following(cls, residual: float) -> "Tolerance":
@@ -60,9 +60,11 @@ class Tolerance(eqx.Module):
         """In absolute terms, for positions of the size of u."""
         size = position_size(target, u) if self.size is None else self.size
         bounds = Bounds(self.residual * target.scale, self.position * size)
-        if self.goal is None:
+        if self.known_root is None:
             return bounds
-        return bounds._replace(goal=self.goal, near=self.near * size)
+        return bounds._replace(
+            known_root=self.known_root, root_tolerance=self.root_tolerance * size
+        )
 
 
 class Bounds(NamedTuple):
@@ -70,22 +72,22 @@ class Bounds(NamedTuple):
 
     residual: Float[Array, ""]
     moved: Float[Array, ""]
-    goal: Float[Array, " M"] | None = None
-    near: Float[Array, ""] | float = 0.0
+    known_root: Float[Array, " M"] | None = None
+    root_tolerance: Float[Array, ""] | float = 0.0
 
     def error(self, c: Float[Array, " N"], step: Float[Array, " M"]) -> Float[Array, ""]:
         """How many times too large the worst of a residual and a change is."""
         return jnp.maximum(largest(c) / self.residual, largest(step) / self.moved)
 
     def is_met(self, error: Float[Array, ""], ahead: Float[Array, " M"]) -> Bool[Array, ""]:
-        """Whether no error is too large, or the next point so near the goal that all is clear.
+        """Whether no error is too large, or the next point so root_tolerance the known_root that all is clear.
 
-        The goal ends what a solver does, and changes nothing of it before.
+        The known_root ends what a solver does, and changes nothing of it before.
         """
         arrived = error <= 1
-        if self.goal is None:
+        if self.known_root is None:
             return arrived
-        return arrived | (largest(ahead - self.goal) <= self.near)
+        return arrived | (largest(ahead - self.known_root) <= self.root_tolerance)
 
 
 def position_size(target: AbstractTarget, u: Float[Array, " M"]) -> Float[Array, ""]:

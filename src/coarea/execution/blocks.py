@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
-from coarea.xla.fusion import one_routine
-from coarea.xla.options import COMPILER_OPTIONS, ROUTINE_OPTIONS
-from coarea.xla.programs import compile_bounded
+from coarea.xla import fuse_cpu
+from coarea.xla.options import COMPILER_OPTIONS, FUSED_OPTIONS
+from coarea.xla import jit_bounded
 
 
 class Block(NamedTuple):
@@ -24,14 +24,14 @@ class Block(NamedTuple):
     stats: Any
 
 
-class AbstractProgram(eqx.Module):
+class AbstractTransition(eqx.Module):
     """What a group of chains runs, and so what is compiled."""
 
     longest_block: eqx.AbstractVar[int]
-    as_routine: eqx.AbstractVar[bool]  # whether it shall be one, if it suits. For a CPU only
+    fuse: eqx.AbstractVar[bool]  # whether it shall be one, if it suits. For a CPU only
 
     @property
-    def in_step(self) -> bool:
+    def lockstep(self) -> bool:
         """Whether chains do the same at the same time, but for their numbers."""
         return False
 
@@ -41,36 +41,36 @@ class AbstractProgram(eqx.Module):
 
 
 def advance(
-    program: AbstractProgram, chains: Any, done: Int[Array, ""], count: Int[Array, ""]
+    program: AbstractTransition, chains: Any, done: Int[Array, ""], count: Int[Array, ""]
 ) -> tuple[Any, Block]:
     """Advance each chain by `count` transitions, at most the longest block, after those `done`.
 
     That number is one for all chains of a group, so that under `vmap` what warm-up learns is not
     computed again and again when it is over.
     """
-    return (_routine if program.as_routine else _program)(program, chains, done, count)
+    return (_routine if program.fuse else _program)(program, chains, done, count)
 
 
-def _together(program: AbstractProgram, chains, done, count):
+def _together(program: AbstractTransition, chains, done, count):
     return for_each_chain(lambda chain: _advance_one(program, chain, done, count))(chains)
 
 
-def _in_turn(program: AbstractProgram, chains, done, count):
+def _in_turn(program: AbstractTransition, chains, done, count):
     return jax.lax.map(lambda chain: _advance_one(program, chain, done, count), chains)
 
 
-_program = compile_bounded(_together, COMPILER_OPTIONS)
+_program = jit_bounded(_together, COMPILER_OPTIONS)
 
 
-def _as_routine(program: AbstractProgram, chains, done, count):
+def _as_routine(program: AbstractTransition, chains, done, count):
     """Chains that may wait for one another had better make their transitions one after another."""
     args = program, chains, done, count
-    if program.in_step or jax.tree.leaves(chains)[0].shape[0] == 1:
-        return one_routine(_together, args)
-    return one_routine(_in_turn, args, otherwise=_together)
+    if program.lockstep or jax.tree.leaves(chains)[0].shape[0] == 1:
+        return fuse_cpu(_together, args)
+    return fuse_cpu(_in_turn, args, otherwise=_together)
 
 
-_routine = compile_bounded(_as_routine, ROUTINE_OPTIONS)
+_routine = jit_bounded(_as_routine, FUSED_OPTIONS)
 
 
 def longest_block(size: int, num_chains: int) -> int:
@@ -95,7 +95,7 @@ def for_each_chain(function):
     return mapped
 
 
-def _advance_one(program: AbstractProgram, chain, done, count):
+def _advance_one(program: AbstractTransition, chain, done, count):
     def body(i, carry):
         chain, block = carry
         chain, draw = program.draw(chain, done + i)

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 
-class Report(NamedTuple):
+class BlockReport(NamedTuple):
     """A block that has just ended: its transitions (over all its chains) and how they went."""
 
     is_warmup: bool
@@ -44,7 +44,7 @@ class Display:
         if self._bar is not None:
             self._bar.update(self._task, description="compiling")
 
-    def update(self, report: Report) -> None:
+    def update(self, report: BlockReport) -> None:
         """Take note of a block."""
         if self._bar is None:
             return

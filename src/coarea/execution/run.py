@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coarea.execution.blocks import AbstractProgram, Block, advance
+from coarea.execution.blocks import AbstractTransition, Block, advance
 from coarea.execution.places import Place
-from coarea.execution.progress import Report
+from coarea.execution.progress import BlockReport
 from coarea.precision import Precision, computing_in
 
 # Long enough that starting a block costs nothing, short enough for progress to be seen.
@@ -25,7 +25,7 @@ _SECONDS_PER_BLOCK_THAT_TRAVELS = 2.0
 T = TypeVar("T")
 
 
-class Drawn(NamedTuple):
+class RunResult(NamedTuple):
     """The draws of a run, what stopped it early (None: nothing), and how many there are."""
 
     block: Block
@@ -70,7 +70,7 @@ class Group:
         """How many draws of each chain there are."""
         return max(0, self._done - self._warmup)
 
-    def advance(self, program: AbstractProgram) -> Report:
+    def advance(self, program: AbstractTransition) -> BlockReport:
         """Run one block; its length follows the pace of the last one."""
         if self.chains is None:
             self.chains = self._begin()
@@ -93,7 +93,7 @@ class Group:
         rates, failed = block.stats.acceptance_rate, block.stats.diverging
         if not travels:
             rates, failed = np.asarray(rates), np.asarray(failed)
-        return Report(is_warmup, len(rates) * count, float(rates.sum()), int(failed.sum()))
+        return BlockReport(is_warmup, len(rates) * count, float(rates.sum()), int(failed.sum()))
 
     def draws(self) -> Block:
         """All draws made so far, axes (chain, draw, …)."""
@@ -130,13 +130,13 @@ def num_cores() -> int:
 
 
 def draw(
-    program: AbstractProgram,
+    program: AbstractTransition,
     groups: Sequence[Group],
     chains: int,
     draws: int,
     precision: Precision,
-    report: Callable[[Report], None],
-) -> tuple[Drawn, list[Group]]:
+    report: Callable[[BlockReport], None],
+) -> tuple[RunResult, list[Group]]:
     """All draws of all groups, and the groups that brought some: all, unless it ended early."""
     stopped = _run(program, groups, precision, report)
     drawn = [group for group in groups if group.num_draws]
@@ -148,7 +148,7 @@ def draw(
     block = gather([group.draws() for group in drawn], chains)
     num_chains, num_draws = block.stats.acceptance_rate.shape
     seen = f"{num_draws} of {draws} draws from {num_chains} of {chains} chains"
-    return Drawn(block, stopped, seen), drawn
+    return RunResult(block, stopped, seen), drawn
 
 
 def _run(program, groups, precision, report) -> BaseException | None:
@@ -157,19 +157,19 @@ def _run(program, groups, precision, report) -> BaseException | None:
     An interrupt or an error lets the blocks that are under way finish; their draws are kept.
     """
 
-    def work(group: Group) -> Report:
+    def work(group: Group) -> BlockReport:
         with computing_in(precision), group.place.active():
             return group.advance(program)
 
-    def begin() -> Report:
+    def begin() -> BlockReport:
         """The first block compiles the program; the other groups then find it ready."""
         nonlocal program
         try:
             return work(groups[0])
         except jax.errors.JaxRuntimeError:
-            if not program.as_routine:
+            if not program.fuse:
                 raise
-            program = replace(program, as_routine=False)
+            program = replace(program, fuse=False)
             return work(groups[0])
 
     pending: dict[Future, Group] = {}

@@ -7,17 +7,17 @@ import jax
 from jaxtyping import Array, Bool, Float, Int, Key
 from typing_extensions import override
 
-from coarea.adaptation.warmup import Adaptation, Learnt, Warmup
+from coarea.adaptation.warmup import Adaptation, AdaptedParameters, Warmup
 from coarea.dynamics.rattle import PhaseState
-from coarea.execution.blocks import AbstractProgram, Block, for_each_chain
+from coarea.execution.blocks import AbstractTransition, Block, for_each_chain
 from coarea.kernels.chmc import CHMC
 from coarea.kernels.kernel import AbstractKernel, TransitionInfo, Tuning
 from coarea.manifolds import AbstractTarget
-from coarea.manifolds.target import in_own_units, measured_in
-from coarea.xla.programs import runs_once
+from coarea.manifolds.target import to_model_space, to_sampler_space
+from coarea.xla import jit_fast_compile
 
 
-class Chain(NamedTuple):
+class ChainState(NamedTuple):
     """Everything that one chain carries from one block to the next."""
 
     key: Key[Array, ""]
@@ -25,14 +25,14 @@ class Chain(NamedTuple):
     adaptation: Adaptation
 
 
-class Ended(NamedTuple):
+class FinalState(NamedTuple):
     """Where a chain is and what it has learnt (None: nothing yet): enough to go on from."""
 
     position: Float[Array, " M"]
-    learnt: Learnt | None
+    learnt: AdaptedParameters | None
 
 
-class Stats(NamedTuple):
+class TransitionStats(NamedTuple):
     """What is recorded of a transition, by the names ArviZ and its users know."""
 
     acceptance_rate: Float[Array, ""]
@@ -59,38 +59,38 @@ class Plan(eqx.Module):
         tuning = self.warmup.tuning(adaptation, transition)
         return tuning if self.given_step is None else tuning._replace(step_size=self.given_step)
 
-    def learnt(self, adaptation: Adaptation) -> Learnt:
+    def learnt(self, adaptation: Adaptation) -> AdaptedParameters:
         """What the draws are made with."""
         learnt = self.warmup.learnt(adaptation)
         return learnt if self.given_step is None else learnt._replace(step_size=self.given_step)
 
 
-@runs_once
+@jit_fast_compile
 def begin(
     plan: Plan,
     target: AbstractTarget,
     keys: Key[Array, " chains"],
     u: Float[Array, "chains M"],
-    learnt: Learnt | None,
-) -> Chain:
+    learnt: AdaptedParameters | None,
+) -> ChainState:
     """Chains at their start points, with what was learnt of them earlier."""
 
     def one(key, u, learnt):
         warmup = plan.warmup
         adaptation = warmup.init(target, u) if learnt is None else warmup.resume(learnt, u.size)
         state = plan.kernel.init(*_in_units(target, u, adaptation.units))
-        return Chain(key, state, adaptation)
+        return ChainState(key, state, adaptation)
 
     return for_each_chain(one)(keys, u, learnt)
 
 
-@runs_once
-def end(plan: Plan, chains: Chain) -> Ended:
+@jit_fast_compile
+def end(plan: Plan, chains: ChainState) -> FinalState:
     """How chains can be taken up again later."""
 
-    def one(chain: Chain):
-        u = in_own_units(chain.state.position, chain.adaptation.units)
-        return Ended(u, plan.learnt(chain.adaptation))
+    def one(chain: ChainState):
+        u = to_model_space(chain.state.position, chain.adaptation.units)
+        return FinalState(u, plan.learnt(chain.adaptation))
 
     return for_each_chain(one)(chains)
 
@@ -102,33 +102,33 @@ def kept_of(target: AbstractTarget, u: Float[Array, " M"], keep_inputs: bool):
 
 
 def transition(
-    plan: Plan, target: AbstractTarget, chain: Chain, number: Int[Array, ""]
-) -> tuple[Chain, Float[Array, " M"], Stats]:
+    plan: Plan, target: AbstractTarget, chain: ChainState, number: Int[Array, ""]
+) -> tuple[ChainState, Float[Array, " M"], TransitionStats]:
     """A chain's next draw, what is learnt of it, and how it went. Its first has number 0."""
     tuning = plan.tuning(chain.adaptation, number)
     key = jax.random.fold_in(chain.key, number)
     units = chain.adaptation.units
     measured = target if units is None else target.in_units(units)
     state, info = plan.kernel.step(measured, key, chain.state, tuning)
-    u = in_own_units(state.position, units)
+    u = to_model_space(state.position, units)
     adaptation = plan.warmup.update(target, chain.adaptation, info, u, number)
     stats = _stats(state, info, tuning.step_size, target.constraint_error(u))
     if units is not None:
         state = _measured_anew(plan, target, state, u, adaptation.units, number)
-    return Chain(chain.key, state, adaptation), u, stats
+    return ChainState(chain.key, state, adaptation), u, stats
 
 
-class Exact(AbstractProgram):
+class ExactTransition(AbstractTransition):
     """Draws from a target on its manifold."""
 
     plan: Plan
     target: AbstractTarget
     keep_inputs: bool = eqx.field(static=True)
     longest_block: int = eqx.field(static=True)
-    as_routine: bool = eqx.field(static=True, default=False)
+    fuse: bool = eqx.field(static=True, default=False)
 
     @property
-    def in_step(self):
+    def lockstep(self):
         """Where nothing is solved for, and every trajectory takes the same steps."""
         return self.target.num_constraints == 0 and isinstance(self.plan.kernel, CHMC)
 
@@ -140,7 +140,7 @@ class Exact(AbstractProgram):
 
 def _in_units(target, u, units):
     """The target and a position in given units."""
-    return (target if units is None else target.in_units(units)), measured_in(u, units)
+    return (target if units is None else target.in_units(units)), to_sampler_space(u, units)
 
 
 def _measured_anew(plan, target, state, u, units, transition):
@@ -153,8 +153,8 @@ def _measured_anew(plan, target, state, u, units, transition):
     return jax.lax.while_loop(lambda carry: carry[0], remeasure, (begins, state))[1]
 
 
-def _stats(state: PhaseState, info: TransitionInfo, step_size, constraint_error) -> Stats:
-    return Stats(
+def _stats(state: PhaseState, info: TransitionInfo, step_size, constraint_error) -> TransitionStats:
+    return TransitionStats(
         acceptance_rate=info.acceptance_rate,
         diverging=info.is_divergent,
         energy=info.energy,

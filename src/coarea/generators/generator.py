@@ -16,8 +16,8 @@ from coarea.errors import ModelError
 from coarea.generators.inputs import Inputs
 from coarea.keys import checked_key
 from coarea.precision import in_float64, top_level
-from coarea.tracing.traced import Traced, trace
-from coarea.xla.programs import compile_bounded
+from coarea.tracing import Traced, trace
+from coarea.xla import jit_bounded
 
 _SUMMARY = "the function given to summarise"
 
@@ -299,7 +299,7 @@ def _checked(parameters, inputs: Inputs) -> tuple[str, ...] | None:
     return names
 
 
-@compile_bounded
+@jit_bounded
 def _simulate(generator: AbstractGenerator, key, num: int):
     keys = jax.random.split(key, num)
     return jax.vmap(lambda k: generator.outputs(generator.draw(k)))(keys)

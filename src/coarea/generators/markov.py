@@ -15,7 +15,7 @@ from coarea.errors import ModelError, SettingError
 from coarea.generators.generator import AbstractSimulator, described, named
 from coarea.generators.inputs import Inputs
 from coarea.precision import in_float64
-from coarea.tracing.traced import Traced, trace
+from coarea.tracing import Traced, trace
 
 _OWN_NAMES = ("initial_noise", "noise", "observe_noise")
 

@@ -14,16 +14,16 @@ from coarea.errors import DataError, ModelError
 from coarea.generators.data import real_values
 from coarea.generators.generator import AbstractGenerator
 from coarea.generators.inputs import Flat, Inputs, StandardNormal
-from coarea.generators.numpyro_sites import Found, Interpreter, drawing
-from coarea.tracing.traced import Traced, trace
-from coarea.xla.programs import runs_once
+from coarea.generators.numpyro_sites import Interpreter, SiteData, drawing
+from coarea.tracing import Traced, trace
+from coarea.xla import jit_fast_compile
 
 # How many prior draws say whether an observation can lie in a support that depends on latents.
 _DRAWS = 16
 WHAT = "the NumPyro model"
 
 
-class Program(AbstractGenerator):
+class NumPyroGenerator(AbstractGenerator):
     """A NumPyro model, its observed sites chosen. Made by `from_numpyro`.
 
     `data` are those given for sample sites, by name; where something is missing, `present` says so.
@@ -70,7 +70,7 @@ def from_numpyro(
     args: tuple,
     kwargs: Mapping[str, Any],
     lift: Iterable[str] | None,
-) -> tuple[Program, dict[str, Any]]:
+) -> tuple[NumPyroGenerator, dict[str, Any]]:
     """A model as a generator, and the data of those of its outputs that are constrained to them."""
     if not (lift is None or isinstance(lift, Iterable)):
         raise ModelError(f"lift={lift!r}: give the names of observed sites, such as ['y'].")
@@ -110,7 +110,7 @@ def from_numpyro(
         {name: x for name, x in present.items() if name in given},
         frozenset(first.lifted),
     )
-    return Program(
+    return NumPyroGenerator(
         inputs=Inputs(inputs),
         run=run,
         prior=prior,
@@ -155,12 +155,12 @@ def _frozen(held, inputs: Inputs, data, present, lifted) -> tuple[Traced, Traced
     )
 
 
-@runs_once
+@jit_fast_compile
 def _seen_at(traced: Traced, keys, values, present):
     return jax.vmap(lambda key: traced(key, values, present))(keys)
 
 
-def _discovered(held, values, present, wanted) -> tuple["Interpreter", dict[str, Found]]:
+def _discovered(held, values, present, wanted) -> tuple["Interpreter", dict[str, SiteData]]:
     """The model run at prior draws: its sites, and what its observed ones see."""
     first: Interpreter | None = None
 
@@ -195,7 +195,7 @@ def _discovered(held, values, present, wanted) -> tuple["Interpreter", dict[str,
                 "cannot occur. Correct the data or the distribution."
             )
     return first, {
-        name: Found(found.data[0], found.counts[0], found.can_occur[0])
+        name: SiteData(found.data[0], found.counts[0], found.can_occur[0])
         for name, found in seen.items()
     }
 

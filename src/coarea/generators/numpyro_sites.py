@@ -39,7 +39,7 @@ _REFUSED = {
 }
 
 
-class Found(NamedTuple):
+class SiteData(NamedTuple):
     """What a site's data are: their values, which of them count, and which can occur at all."""
 
     data: Array
@@ -64,7 +64,7 @@ class Interpreter(Messenger):
         self.log_terms: list[Array] = []
         self.coordinates: dict[str, Array] = {}
         self.shapes: dict[str, tuple[tuple[int, ...], bool]] = {}
-        self.seen: dict[str, Found] = {}
+        self.seen: dict[str, SiteData] = {}
         self.valid: dict[str, Array] = {}  # whether parameters are; and what to say if not
         self.invalid: dict[str, str] = {}
         self.sample_sites: list[str] = []
@@ -166,7 +166,7 @@ class Interpreter(Messenger):
         present = jnp.broadcast_to(self._present.get(name, np.True_), shape)
         counts = jnp.broadcast_to(_with_events(mask, fn), shape) & present
         can_occur = jnp.broadcast_to(_with_events(fn.support(data), fn), shape)
-        self.seen[name] = Found(data, counts, can_occur | ~counts | jnp.isnan(data))
+        self.seen[name] = SiteData(data, counts, can_occur | ~counts | jnp.isnan(data))
         if self._is_lifted(msg, fn):
             self.lifted.append(name)
             self.outputs[name] = from_normal(fn, self._take(name, fn, shape, is_normal=True))

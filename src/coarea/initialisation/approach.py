@@ -18,8 +18,8 @@ from jaxtyping import Array, Bool, Float, Int
 from coarea.dynamics.tolerance import Tolerance
 from coarea.jacobians.dense import Dense
 from coarea.manifolds import AbstractTarget
-from coarea.xla.lapack import calls_lapack, in_turn_on_a_cpu
-from coarea.xla.programs import runs_once
+from coarea.xla import calls_lapack, sequential_vmap_on_cpu
+from coarea.xla import jit_fast_compile
 
 _MAX_LINEARISATIONS = 500
 # Gauss–Newton iterations for several constraints, which else are halved; for one there is no less.
@@ -73,11 +73,11 @@ def _approach(target: AbstractTarget, u: Float[Array, "chains M"], tolerance: To
         return approach(target, u, tolerance)
 
     in_turn = not target.is_light or calls_lapack(lambda u: target.residual(u), u[0])
-    return (in_turn_on_a_cpu if in_turn else jax.vmap)(one)(u)
+    return (sequential_vmap_on_cpu if in_turn else jax.vmap)(one)(u)
 
 
 # Where linearising is dear, loops of it are worth compiling well.
-_run_quickly, _run = runs_once(_approach), runs_once(_approach, level=1)
+_run_quickly, _run = jit_fast_compile(_approach), jit_fast_compile(_approach, level=1)
 
 
 def _approach_at_once(target, u, tolerance) -> Start:

@@ -12,7 +12,7 @@ from coarea.initialisation.approach import Start
 from coarea.initialisation.search import CANDIDATES, ROUNDS, is_usable
 from coarea.jacobians.dense import Dense
 from coarea.manifolds import AbstractTarget
-from coarea.xla.programs import runs_once
+from coarea.xla import jit_fast_compile
 
 # The largest Jacobian whose rank is looked at.
 _MOST_ELEMENTS = 1_000_000
@@ -144,6 +144,6 @@ def _names(target, constraints) -> str:
     return shown + (f" and {len(constraints) - 6} more" if len(constraints) > 6 else "")
 
 
-@runs_once
+@jit_fast_compile
 def _jacobian(target, u):
     return Dense.for_size(target.num_constraints, target.num_inputs).jacobian(target.residual)(u)

@@ -13,7 +13,7 @@ from coarea.keys import chain_keys, checked_key
 from coarea.manifolds import AbstractTarget
 from coarea.manifolds.validation import check_target
 from coarea.precision import top_level
-from coarea.xla.lapack import one_blas_thread
+from coarea.xla import one_blas_thread
 
 
 @top_level

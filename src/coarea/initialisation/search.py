@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Key
 from coarea.dynamics.tolerance import Tolerance
 from coarea.initialisation.approach import Start, improve
 from coarea.manifolds import AbstractTarget, LiftedPosterior
-from coarea.xla.programs import runs_once
+from coarea.xla import jit_fast_compile
 
 # Prior draws tried at once for each chain, and how often.
 CANDIDATES = 8
@@ -63,19 +63,19 @@ def _search_unlifted(target: LiftedPosterior, keys, tolerance, best: Start) -> S
     return best
 
 
-@runs_once
+@jit_fast_compile
 def _lifted(target: LiftedPosterior, u):
     return jax.vmap(target.lift)(u)
 
 
-@runs_once
+@jit_fast_compile
 def _guesses(target, keys, tries) -> Float[Array, "candidates M"]:
     """One chain's after another's."""
     split = jax.vmap(lambda key: jax.random.split(key, (ROUNDS, CANDIDATES))[tries])(keys)
     return jax.vmap(target.guess)(split.ravel())
 
 
-@runs_once
+@jit_fast_compile
 def _better(
     target, best: Start, found: Start, tolerance: Tolerance
 ) -> tuple[Bool[Array, ""], Start]:

@@ -11,7 +11,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import is_prng_key
 
 from coarea.errors import SettingError
-from coarea.execution.transitions import Chain, Stats, begin, transition
+from coarea.execution.transitions import ChainState, TransitionStats, begin, transition
 from coarea.generators import AbstractGenerator
 from coarea.initialisation.approach import improve
 from coarea.initialisation.checks import check_starts
@@ -21,7 +21,7 @@ from coarea.kernels import NUTS
 from coarea.kernels.kernel import AbstractKernel
 from coarea.keys import typed_keys
 from coarea.manifolds import AbstractTarget, Posterior, condition
-from coarea.manifolds.target import in_own_units
+from coarea.manifolds.target import to_model_space
 from coarea.precision import require_float64
 from coarea.sampling.sample import plan_for
 
@@ -41,7 +41,7 @@ class ConstrainedState(NamedTuple):
     non_reversible_step: Array
     constraint_error: Array
     step_size: Array
-    chain: Chain
+    chain: ChainState
     rng_key: Array
 
 
@@ -171,9 +171,9 @@ class ConstrainedNUTS(MCMCKernel):
         names = whole.generator.inputs.names
         return jnp.concatenate([jnp.asarray(z[name], float).ravel() for name in names])
 
-    def _first(self, chain: Chain) -> ConstrainedState:
+    def _first(self, chain: ChainState) -> ConstrainedState:
         zero, no = jnp.zeros(()), jnp.asarray(False)
-        stats = Stats(
+        stats = TransitionStats(
             acceptance_rate=zero,
             diverging=no,
             energy=chain.state.energy,
@@ -185,7 +185,7 @@ class ConstrainedNUTS(MCMCKernel):
             non_reversible_step=no,
             constraint_error=zero,
         )
-        u = in_own_units(chain.state.position, chain.adaptation.units)
+        u = to_model_space(chain.state.position, chain.adaptation.units)
         return self._state(jnp.asarray(0), chain, u, stats, zero, chain.key)
 
     def _next(self, state: ConstrainedState, number) -> ConstrainedState:
@@ -201,7 +201,7 @@ class ConstrainedNUTS(MCMCKernel):
         mean = mean + (stats.acceptance_rate - mean) / age
         return self._state(number + 1, chain, u, stats, mean, state.rng_key)
 
-    def _state(self, i, chain, u, stats: Stats, mean, rng_key) -> ConstrainedState:
+    def _state(self, i, chain, u, stats: TransitionStats, mean, rng_key) -> ConstrainedState:
         assert self._target is not None
         return ConstrainedState(
             i=i,

@@ -32,11 +32,11 @@ class Bidiagonal(eqx.Module):
         """What D says of those inputs that the next block sees too."""
         return self.D[..., -self.E.shape[-1] :]
 
-    def product(self, older: "Bidiagonal"):
+    def product(self, previous: "Bidiagonal"):
         """The blocks of B Bₒᵀ: on the diagonal, below and above it (none before the first)."""
-        diagonal = _outer(self.D, older.D) + _outer(self.E, older.E) + _diag(self.fill)
-        below = _outer(self.E[1:], older.X[:-1])
-        above = _outer(self.X[:-1], older.E[1:])
+        diagonal = _outer(self.D, previous.D) + _outer(self.E, previous.E) + _diag(self.fill)
+        below = _outer(self.E[1:], previous.X[:-1])
+        above = _outer(self.X[:-1], previous.E[1:])
         return diagonal, below, above
 
 
@@ -74,7 +74,7 @@ class BlockTridiagonal(AbstractLocal):
 
     @override
     def solve(self, b):
-        def one_by_one(b):
+        def sequential(b):
             def forward(before, block):
                 C, L, b = block
                 x = small.solve_lower(C, b - L @ before)
@@ -82,16 +82,16 @@ class BlockTridiagonal(AbstractLocal):
 
             return jax.lax.scan(forward, jnp.zeros_like(b[0]), (self.C, self.L, b))[1]
 
-        def by_halves(b):
+        def parallel(b):
             inverse = self._inverse_of_C()
             return prefix_scans.affine(-inverse @ self.L, inverse @ b)
 
         b = self._blocks(b)
-        return _rows_of(jax.lax.platform_dependent(b, cpu=one_by_one, default=by_halves))
+        return _rows_of(jax.lax.platform_dependent(b, cpu=sequential, default=parallel))
 
     @override
     def solve_transpose(self, b):
-        def one_by_one(b):
+        def sequential(b):
             def backward(after, block):
                 C, L, b = block
                 x = small.solve_lower_transpose(C, b - after)
@@ -100,13 +100,13 @@ class BlockTridiagonal(AbstractLocal):
             zero = jnp.zeros_like(b[0])
             return jax.lax.scan(backward, zero, (self.C, self.L, b), reverse=True)[1]
 
-        def by_halves(b):
+        def parallel(b):
             inverse = small.transpose(self._inverse_of_C())
             after = _before_none(self.L[1:])
             return prefix_scans.affine(-inverse @ small.transpose(after), inverse @ b, True)
 
         b = self._blocks(b)
-        return _rows_of(jax.lax.platform_dependent(b, cpu=one_by_one, default=by_halves))
+        return _rows_of(jax.lax.platform_dependent(b, cpu=sequential, default=parallel))
 
     def _inverse_of_C(self):
         return small.inverse_of_lower(self.C)
@@ -119,11 +119,11 @@ class BlockTridiagonal(AbstractLocal):
     def rotate_transpose(self, r):
         return self.apply_transpose(self.solve_transpose(r[None])[0])
 
-    def solve_product(self, older, b):
+    def solve_product(self, previous, b):
         """Elimination from the first block to the last, and back."""
         r = self.C.shape[1]
 
-        def one_by_one(diagonal, below, above, b):
+        def sequential(diagonal, below, above, b):
             def eliminate(before, block):
                 diagonal, below, above, b = block
                 solved = small.solve(
@@ -141,7 +141,7 @@ class BlockTridiagonal(AbstractLocal):
             _, solved = jax.lax.scan(eliminate, start, blocks)
             return jax.lax.scan(back, jnp.zeros_like(b[0]), solved, reverse=True)[1]
 
-        def by_halves(diagonal, below, above, b):
+        def parallel(diagonal, below, above, b):
             # In units in which the blocks on the diagonal would be one if B were Bₒ, uncoupled:
             # what recurs would otherwise be lost among much larger numbers.
             unit = self._inverse_of_C()
@@ -156,8 +156,8 @@ class BlockTridiagonal(AbstractLocal):
             below, above, b = solved[..., :r], solved[..., r : 2 * r], solved[..., 2 * r :]
             return along @ prefix_scans.affine(-above, prefix_scans.affine(-below, b), reverse=True)
 
-        blocks = *self.B.product(older.B), self._blocks(b)
-        return _rows_of(jax.lax.platform_dependent(*blocks, cpu=one_by_one, default=by_halves))
+        blocks = *self.B.product(previous.B), self._blocks(b)
+        return _rows_of(jax.lax.platform_dependent(*blocks, cpu=sequential, default=parallel))
 
     @override
     def pivots(self):
@@ -171,7 +171,7 @@ class BlockTridiagonal(AbstractLocal):
         factor = self.L[1:] @ inverse[:-1]
         factor = _before_none(factor)
 
-        def one_by_one(own, factor):
+        def sequential(own, factor):
             def backward(after, block):
                 own, factor = block
                 inverse = own + factor.T @ after @ factor
@@ -180,10 +180,10 @@ class BlockTridiagonal(AbstractLocal):
             zero = jnp.zeros_like(own[0])
             return jax.lax.scan(backward, zero, (own, factor), reverse=True)[1]
 
-        def by_halves(own, factor):
+        def parallel(own, factor):
             return prefix_scans.congruent(factor, own, reverse=True)
 
-        diagonal = jax.lax.platform_dependent(own, factor, cpu=one_by_one, default=by_halves)
+        diagonal = jax.lax.platform_dependent(own, factor, cpu=sequential, default=parallel)
         after = _before_none(diagonal[1:])
         return diagonal, -small.transpose(factor) @ after
 
@@ -207,7 +207,7 @@ class Lifted(AbstractSplit[BlockTridiagonal]):
         """Few derivatives, but of a whole simulation, and a factor of all its intervals."""
         return False
 
-    def chains_together(self, num_chains):
+    def vmap_width(self, num_chains):
         """One: its loops over intervals and its solvers' run as long as the slowest chain needs."""
         return 1
 
@@ -233,7 +233,7 @@ class Lifted(AbstractSplit[BlockTridiagonal]):
         diagonal, below, _ = B.product(B)
         below = _after_none(below)
 
-        def one_by_one(diagonal, below):
+        def sequential(diagonal, below):
             def eliminate(before, block):
                 diagonal, below = block
                 # L_k = G_{k,k−1} C_{k−1}⁻ᵀ
@@ -244,13 +244,13 @@ class Lifted(AbstractSplit[BlockTridiagonal]):
             first = jnp.eye(diagonal.shape[1], dtype=diagonal.dtype)
             return jax.lax.scan(eliminate, first, (diagonal, below))[1]
 
-        def by_halves(diagonal, below):
+        def parallel(diagonal, below):
             above = small.transpose(below)
             C = small.cholesky(prefix_scans.schur_complements(diagonal, below, above))
             before = jnp.concatenate([C[:1], C[:-1]])
             return C, small.transpose(small.solve_lower(before, above))
 
-        C, L = jax.lax.platform_dependent(diagonal, below, cpu=one_by_one, default=by_halves)
+        C, L = jax.lax.platform_dependent(diagonal, below, cpu=sequential, default=parallel)
         return BlockTridiagonal(B, C, L)
 
     def local_cotangent(self, local, W, Y, X):

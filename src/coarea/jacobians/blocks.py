@@ -63,8 +63,8 @@ class BlockDiagonal(AbstractLocal):
         return jnp.einsum("krw,kr->kw", self.Q, r.reshape(self.C.shape[:2])).ravel()
 
     @override
-    def solve_product(self, older, b):
-        product = jnp.einsum("krw,ksw->krs", self.B, older.B) + self.fill
+    def solve_product(self, previous, b):
+        product = jnp.einsum("krw,ksw->krs", self.B, previous.B) + self.fill
         return self._unsorted(small.solve(product, self.rows.take(b.T))).T
 
     @override

@@ -23,9 +23,9 @@ from coarea.jacobians.dense import Dense
 from coarea.jacobians.elementwise import Elementwise
 from coarea.jacobians.indices import PAD, Indices
 from coarea.jacobians.split import AbstractSplit
-from coarea.jacobians.structure import AbstractShape
+from coarea.jacobians.structure import AbstractStructure
 from coarea.jacobians.triangular import Triangular
-from coarea.xla.programs import runs_once
+from coarea.xla import jit_fast_compile
 
 Structure = Literal["auto", "dense", "elementwise", "triangular", "blocks", "markov", "chart"]
 
@@ -41,21 +41,21 @@ _AFFINE = 1e-9
 _MOST_NAMES = 12
 
 
-class Found(NamedTuple):
+class Candidate(NamedTuple):
     """A shape, about how many operations a step costs, and what it is in words."""
 
-    shape: AbstractShape
+    shape: AbstractStructure
     cost: float
     words: str
 
 
-def choose_shape(
+def choose_structure(
     wanted: Structure,
     residual,
     draws: Float[Array, "draws M"],
     num_constraints: int,
     groups: np.ndarray,
-) -> Found:
+) -> Candidate:
     """The shape that is wanted; for "auto" the cheapest that fits.
 
     `draws` are from the prior. `groups` numbers the named input that each element belongs to: of
@@ -103,7 +103,7 @@ def choose_shape(
     return dense
 
 
-def _chart(pattern, groups, residual, draws) -> Found:
+def _chart(pattern, groups, residual, draws) -> Candidate:
     """A split into coordinates and noise that can be solved for."""
     reason = "each needs noise of its own, as many noises as observed values"
     for candidate in _square_splits(pattern, groups):
@@ -155,7 +155,7 @@ def _is_affine(shape: AbstractSplit, residual, draws) -> bool:
     return bool(np.all(found[np.isfinite(found)] < _AFFINE))
 
 
-@runs_once
+@jit_fast_compile
 def _departures(residual, shape: AbstractSplit, draws):
     """How far the residual is from a linear function of the noise, at several sizes of it."""
     local = shape.local_inputs
@@ -174,7 +174,7 @@ def _departures(residual, shape: AbstractSplit, draws):
     return jax.lax.map(departures, draws)
 
 
-def _square_splits(pattern: Any, groups: np.ndarray) -> Iterator[Found]:
+def _square_splits(pattern: Any, groups: np.ndarray) -> Iterator[Candidate]:
     """Those in which as many local inputs as constraints couple with nothing else.
 
     Noise are some of the named inputs, and rather those that few constraints see.
@@ -226,7 +226,7 @@ def _pattern(residual, u):
     return csr_array((ones, (np.asarray(found.rows), np.asarray(found.cols))), shape=found.shape)
 
 
-def _has_rank(shape: AbstractShape, residual, draws) -> bool:
+def _has_rank(shape: AbstractStructure, residual, draws) -> bool:
     """Whether no pivot of B is far smaller than they usually are, at draws from the prior."""
     assert isinstance(shape, AbstractSplit)
     sizes = np.abs(np.asarray(_pivots(residual, shape, draws)))
@@ -234,7 +234,7 @@ def _has_rank(shape: AbstractShape, residual, draws) -> bool:
     return not sizes.size or bool(np.min(sizes) > _VANISHING * np.median(sizes))
 
 
-@runs_once
+@jit_fast_compile
 def _pivots(residual, shape: AbstractSplit, draws):
     def pivots(u):
         _, B = shape.pieces(residual, u)
@@ -243,13 +243,13 @@ def _pivots(residual, shape: AbstractSplit, draws):
     return jax.lax.map(pivots, draws)
 
 
-def _dense(N: int, M: int) -> Found:
+def _dense(N: int, M: int) -> Candidate:
     cost = float(N) ** 2 * M
     words = f"dense: {N} constraints on {M} inputs; a step costs about N²M = {cost:.0e} operations."
-    return Found(Dense.for_size(N, M), cost, words)
+    return Candidate(Dense.for_size(N, M), cost, words)
 
 
-def _candidates(pattern: Any, groups: np.ndarray) -> Iterator[Found]:
+def _candidates(pattern: Any, groups: np.ndarray) -> Iterator[Candidate]:
     N: int = pattern.shape[0]
     by_column = pattern.tocsc()
     counts = np.diff(by_column.indptr)
@@ -268,7 +268,7 @@ def _candidates(pattern: Any, groups: np.ndarray) -> Iterator[Found]:
         yield from _triangle(pattern, by_column, order)
 
 
-def _blocks(by_column, shared: np.ndarray, used: np.ndarray) -> Iterator[Found]:
+def _blocks(by_column, shared: np.ndarray, used: np.ndarray) -> Iterator[Candidate]:
     """Groups of rows that no local input connects."""
     N, L = by_column.shape[0], len(shared)
     local = np.setdiff1d(used, shared)
@@ -278,7 +278,7 @@ def _blocks(by_column, shared: np.ndarray, used: np.ndarray) -> Iterator[Found]:
 
 def _split(
     by_column, shared: np.ndarray, local: np.ndarray, fewest_groups: int = 2
-) -> Iterator[Found]:
+) -> Iterator[Candidate]:
     from scipy.sparse.csgraph import connected_components, maximum_bipartite_matching
 
     N, L = by_column.shape[0], len(shared)
@@ -294,7 +294,7 @@ def _split(
     if r == w == 1:
         mine = np.empty(N, dtype=int)
         mine[B.tocoo().row] = local[B.tocoo().col]
-        yield Found(
+        yield Candidate(
             Elementwise(indices, Indices(mine)),
             N * float(L + 1) ** 2,
             f"elementwise: {N} constraints, each with a local input of its own, and {L} shared "
@@ -303,7 +303,7 @@ def _split(
         )
         return
     cost = K * float(r) ** 2 * w + K * r * float(L + min(w, 2 * r)) * (L + 1)
-    yield Found(
+    yield Candidate(
         Blocks(indices, _grouped(local, inputs, K, w), _grouped(np.arange(N), rows, K, r), N),
         cost,
         f"blocks: {N} constraints in {K} groups of at most {r}, each with at most {w} local inputs "
@@ -333,7 +333,7 @@ def _grouped(members: np.ndarray, labels: np.ndarray, num_groups: int, longest: 
     return Indices(table)
 
 
-def _triangle(by_row: Any, by_column: Any, order: np.ndarray) -> Iterator[Found]:
+def _triangle(by_row: Any, by_column: Any, order: np.ndarray) -> Iterator[Candidate]:
     """Rows in an order in which each sees one local input that none before it saw.
 
     While no row has just one left, the most widely shared of those left is called shared.
@@ -374,7 +374,7 @@ def _triangle(by_row: Any, by_column: Any, order: np.ndarray) -> Iterator[Found]
     if not 0 < L < N:
         return
     cost = float(N) ** 2 * (L + 1)
-    yield Found(
+    yield Candidate(
         Triangular(Indices(np.sort(shared)), Indices(local), Indices(rows)),
         cost,
         f"triangular: {N} constraints, each with one more local input than those before it, and "

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from coarea.jacobians.linalg import small, triangles
 from coarea.jacobians.linalg.linear_maps import matrix_of
-from coarea.jacobians.structure import AbstractLinearisation, AbstractShape
+from coarea.jacobians.structure import AbstractLinearisation, AbstractStructure
 
 
 class DenseLinearisation(AbstractLinearisation):
@@ -41,9 +41,9 @@ class DenseLinearisation(AbstractLinearisation):
         return (self.C_inverse @ b) @ self.Q
 
     @override
-    def solve_newton(self, older, b):
-        solved = small.solve(self.Q @ older.Q.T, (self.C_inverse @ b)[:, None])[:, 0]
-        return solved @ older.C_inverse
+    def solve_newton(self, previous, b):
+        solved = small.solve(self.Q @ previous.Q.T, (self.C_inverse @ b)[:, None])[:, 0]
+        return solved @ previous.C_inverse
 
     @override
     def project(self, p):
@@ -54,7 +54,7 @@ class DenseLinearisation(AbstractLinearisation):
         return -jnp.sum(jnp.log(jnp.diagonal(self.C_inverse)))
 
 
-class Dense(AbstractShape[DenseLinearisation]):
+class Dense(AbstractStructure[DenseLinearisation]):
     """Jacobians by forward mode (M tangents) or reverse mode (N cotangents)."""
 
     is_cheap: ClassVar[bool] = False
@@ -66,7 +66,7 @@ class Dense(AbstractShape[DenseLinearisation]):
     def is_light(self):
         return self.has_few_rows
 
-    def chains_together(self, num_chains):
+    def vmap_width(self, num_chains):
         """One: on the CPU, XLA's batched products and factors take longer than the same in turn.
 
         Also, jaxlib's batched LU can deadlock when two threads call it at once, and where nothing

@@ -51,8 +51,8 @@ class Diagonal(AbstractLocal):
         return r
 
     @override
-    def solve_product(self, older, b):
-        return b / (self.b * older.b)[None]
+    def solve_product(self, previous, b):
+        return b / (self.b * previous.b)[None]
 
     @override
     def pivots(self):

@@ -22,8 +22,8 @@ from typing_extensions import override
 
 from coarea.jacobians.indices import Indices
 from coarea.jacobians.linalg import small
-from coarea.jacobians.structure import AbstractLinearisation, AbstractShape
-from coarea.xla.materialize import kept
+from coarea.jacobians.structure import AbstractLinearisation, AbstractStructure
+from coarea.xla import materialize
 
 _LARGEST_CONSTANT = 2**16
 
@@ -65,7 +65,7 @@ class AbstractLocal(eqx.Module):
         """Qᵀ r."""
 
     @abstractmethod
-    def solve_product(self, older: Self, b: Float[Array, "k N"]) -> Float[Array, "k N"]:
+    def solve_product(self, previous: Self, b: Float[Array, "k N"]) -> Float[Array, "k N"]:
         """(B Bₒᵀ)⁻¹ b for each row b."""
 
     @abstractmethod
@@ -152,13 +152,13 @@ class SplitLinearisation(AbstractLinearisation, Generic[F]):
         return self._from_rows(g, -self.local.rotate_transpose(g @ self.W))
 
     @override
-    def solve_newton(self, older, b):
-        solved = self.local.solve_product(older.local, jnp.concatenate([self.V, b[None]]))
+    def solve_newton(self, previous, b):
+        solved = self.local.solve_product(previous.local, jnp.concatenate([self.V, b[None]]))
         Y, x = solved[:-1], solved[-1]
-        # An inner product with the older V on the left, hence a matrix that is not symmetric.
-        older_V = older.V
-        inner = jnp.eye(Y.shape[0], dtype=Y.dtype) + small.outer_products(older_V, Y)
-        weights = small.solve(inner, small.products(older_V, x)[:, None])[:, 0]
+        # An inner product with the previous V on the left, hence a matrix that is not symmetric.
+        previous_V = previous.V
+        inner = jnp.eye(Y.shape[0], dtype=Y.dtype) + small.outer_products(previous_V, Y)
+        weights = small.solve(inner, small.products(previous_V, x)[:, None])[:, 0]
         return x - small.combine(weights, Y)
 
     @override
@@ -172,7 +172,7 @@ class SplitLinearisation(AbstractLinearisation, Generic[F]):
     num_inputs: int = eqx.field(static=True)
 
 
-class AbstractSplit(AbstractShape[SplitLinearisation[F]], Generic[F]):
+class AbstractSplit(AbstractStructure[SplitLinearisation[F]], Generic[F]):
     """The shapes of this kind: what differs is how B is computed and factored."""
 
     shared_inputs: eqx.AbstractVar[Indices]
@@ -209,7 +209,7 @@ class AbstractSplit(AbstractShape[SplitLinearisation[F]], Generic[F]):
     def is_light(self):
         return self.is_cheap and self._has_small_factors
 
-    def chains_together(self, num_chains):
+    def vmap_width(self, num_chains):
         """Several, while small matrices are factored without LAPACK."""
         return min(8, -(-num_chains // 2)) if self._has_small_factors else 1
 
@@ -220,7 +220,7 @@ class AbstractSplit(AbstractShape[SplitLinearisation[F]], Generic[F]):
     def linearise_and_differentiate(self, constraint, u):
         """The gradient pulls back the cotangent (JJᵀ)⁻¹J of J, restricted to J's pattern."""
         (V, B), pull_back = jax.vjp(lambda u: self.pieces(constraint, u), u)
-        V, B = kept((V, B))
+        V, B = materialize((V, B))
         linearisation = self._factored(u, V, B)
         (gradient,) = pull_back(self._cotangent(linearisation))
         return linearisation, gradient
@@ -229,12 +229,12 @@ class AbstractSplit(AbstractShape[SplitLinearisation[F]], Generic[F]):
         """(JJᵀ)⁻¹J where J is not zero, in the layout of `pieces`."""
         W, local = linearisation.W, linearisation.local
         Y = local.solve_transpose(W)
-        X = kept(small.matmul(linearisation.T.T, small.matmul(linearisation.T, Y)))
+        X = materialize(small.matmul(linearisation.T.T, small.matmul(linearisation.T, Y)))
         return X, self.local_cotangent(local, W, Y, X)
 
     def _factored(self, u, V, B) -> SplitLinearisation[F]:
         local = self.local(B)
-        W = kept(local.solve(V))  # transposed, as V
+        W = materialize(local.solve(V))  # transposed, as V
         eye = jnp.eye(W.shape[0], dtype=W.dtype)
         T = small.inverse_of_cholesky(eye + small.outer_products(W, W))
         return SplitLinearisation(local, W, T, self.shared_inputs, self.local_inputs, u.size)

@@ -40,8 +40,8 @@ class AbstractLinearisation(AbstractTangentSpace):
         """Jᵀ(J Jᵀ)⁻¹ b, the smallest p with J p = b."""
 
     @abstractmethod
-    def solve_newton(self, older: Self, b: Float[Array, " N"]) -> Float[Array, " N"]:
-        """(J Jₒᵀ)⁻¹ b, with Jₒ from an older linearisation."""
+    def solve_newton(self, previous: Self, b: Float[Array, " N"]) -> Float[Array, " N"]:
+        """(J Jₒᵀ)⁻¹ b, with Jₒ from an previous linearisation."""
 
     @abstractmethod
     def half_log_det(self) -> Float[Array, ""]:
@@ -51,7 +51,7 @@ class AbstractLinearisation(AbstractTangentSpace):
 L = TypeVar("L", bound=AbstractLinearisation)
 
 
-class AbstractShape(eqx.Module, Generic[L]):
+class AbstractStructure(eqx.Module, Generic[L]):
     """How a Jacobian is laid out, and so how it is computed and factored."""
 
     is_cheap: ClassVar[bool]  # whether a linearisation costs little more than the residual
@@ -62,7 +62,7 @@ class AbstractShape(eqx.Module, Generic[L]):
         return False
 
     @abstractmethod
-    def chains_together(self, num_chains: int) -> int:
+    def vmap_width(self, num_chains: int) -> int:
         """How many of the chains are best run as one vectorised group on a CPU.
 
         A chain's last bits depend on it, so it must not follow the machine.

@@ -57,8 +57,8 @@ class LowerTriangle(AbstractLocal):
         return r
 
     @override
-    def solve_product(self, older, b):
-        return older.solve_transpose(self.solve(b))
+    def solve_product(self, previous, b):
+        return previous.solve_transpose(self.solve(b))
 
     @override
     def pivots(self):
@@ -79,7 +79,7 @@ class Triangular(AbstractSplit[LowerTriangle]):
     local_inputs: Indices = eqx.field(static=True)
     rows: Indices = eqx.field(static=True)
 
-    def chains_together(self, num_chains):
+    def vmap_width(self, num_chains):
         """One: the factors are LAPACK's."""
         return 1
 

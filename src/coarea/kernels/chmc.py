@@ -55,7 +55,7 @@ class CHMC(AbstractKernel):
     def longest_step(self, target):
         """A quarter turn in the mean number of steps: a longer trajectory comes back."""
         mean = 1 if self.num_steps is None else sum(self._range) / 2
-        return self.integrator.flow_for(target).quarter_turn / mean
+        return self.integrator.flow_for(target).max_flow_time / mean
 
     @override
     def step(self, target, key, state, tuning):
@@ -63,13 +63,13 @@ class CHMC(AbstractKernel):
         start = self.integrator.refresh(momentum_key, state)
         length, level = jax.random.uniform(key, (2,), state.position.dtype)
         if self.num_steps is None:
-            until_turn = jnp.round(tuning.turning_time / tuning.step_size)
+            until_turn = jnp.round(tuning.u_turn_time / tuning.step_size)
             fewest, most = 1, jnp.clip(until_turn, 2, _MOST_STEPS).astype(int) - 1
         else:
             fewest, most = self._range
         fraction = length if tuning.fraction is None else tuning.fraction
         num_steps = jnp.minimum(fewest + (fraction * (most + 1 - fewest)).astype(int), most)
-        end, count, turning_time = self._trajectory(target, start, num_steps, tuning)
+        end, count, u_turn_time = self._trajectory(target, start, num_steps, tuning)
         error = end.energy - start.energy
         error = jnp.where(end.failed | jnp.isnan(error), jnp.inf, error)
         probability = jnp.exp(jnp.minimum(0.0, -error))
@@ -85,7 +85,7 @@ class CHMC(AbstractKernel):
             num_integration_steps=count,
             num_projection_iterations=end.iterations,
             tree_depth=jnp.asarray(0),
-            turning_time=turning_time,
+            u_turn_time=u_turn_time,
         )
 
     def _trajectory(self, target, start, num_steps, tuning):
@@ -97,7 +97,7 @@ class CHMC(AbstractKernel):
             )
 
         if self.num_steps is not None and self._range == (1, 1):
-            return advance(start), jnp.ones((), int), tuning.turning_time
+            return advance(start), jnp.ones((), int), tuning.u_turn_time
         if self.num_steps is not None:
 
             def unfinished(carry):
@@ -107,7 +107,7 @@ class CHMC(AbstractKernel):
             count, end = jax.lax.while_loop(
                 unfinished, lambda carry: (carry[0] + 1, advance(carry[1])), (jnp.asarray(0), start)
             )
-            return end, count, tuning.turning_time
+            return end, count, tuning.u_turn_time
 
         def is_lost(state):
             return state.failed | ~(state.energy - start.energy <= DIVERGENCE)
@@ -117,7 +117,7 @@ class CHMC(AbstractKernel):
             # While learning it is followed until it turns, and the draw made there: a length that
             # depends on the way is no exact kernel's, but these draws are not kept.
             learns_more = ~turned & (count < _MOST_STEPS) & ~is_lost(state)
-            goes_on = jnp.where(tuning.is_learning, learns_more, count < num_steps)
+            goes_on = jnp.where(tuning.is_adapting, learns_more, count < num_steps)
             return goes_on & ~state.failed
 
         def follow(carry):
@@ -130,10 +130,10 @@ class CHMC(AbstractKernel):
             unfinished_or_learning, follow, (jnp.asarray(0), jnp.asarray(False), start)
         )
         # One that is lost before it turns tells nothing.
-        learns = tuning.is_learning & ~is_lost(end)
+        learns = tuning.is_adapting & ~is_lost(end)
         # It turned during the last step.
         seen = (count - 0.5) * tuning.step_size
-        return end, count, jnp.where(learns, seen, tuning.turning_time)
+        return end, count, jnp.where(learns, seen, tuning.u_turn_time)
 
 
 def chmc(

@@ -35,20 +35,20 @@ class TransitionInfo(NamedTuple):
     num_integration_steps: Int[Array, ""]
     num_projection_iterations: Int[Array, ""]
     tree_depth: Int[Array, ""]
-    turning_time: Float[Array, ""]
+    u_turn_time: Float[Array, ""]
 
 
 class Tuning(NamedTuple):
     """What a kernel runs with, and warm-up finds: one chain's.
 
-    `turning_time` is how long trajectories take to turn back, for a kernel that is not told their
-    length; while it `is_learning`, each is followed until it does. `fraction` says how long this
+    `u_turn_time` is how long trajectories take to turn back, for a kernel that is not told their
+    length; while it `is_adapting`, each is followed until it does. `fraction` says how long this
     one is among the lengths it may have, from 0 to 1; a kernel that is not told draws one.
     """
 
     step_size: Float[Array, ""]
-    turning_time: Float[Array, ""]
-    is_learning: Bool[Array, ""]
+    u_turn_time: Float[Array, ""]
+    is_adapting: Bool[Array, ""]
     fraction: Float[Array, ""] | None = None
 
 

@@ -39,7 +39,7 @@ class NUTS(AbstractKernel):
 
     def longest_step(self, target):
         """A quarter turn: two steps and the trajectory comes back."""
-        return self.integrator.flow_for(target).quarter_turn
+        return self.integrator.flow_for(target).max_flow_time
 
     @override
     def step(self, target, key, state, tuning):
@@ -65,7 +65,7 @@ class NUTS(AbstractKernel):
             num_integration_steps=tree.num_integration_steps,
             num_projection_iterations=ends[0].iterations + ends[1].iterations,
             tree_depth=tree.num_trajectory_expansions,
-            turning_time=tuning.turning_time,
+            u_turn_time=tuning.u_turn_time,
         )
 
 

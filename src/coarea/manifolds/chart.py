@@ -29,8 +29,8 @@ from coarea.manifolds.target import (
     AbstractTarget,
     Evaluation,
     Units,
-    in_own_units,
-    measured_in,
+    to_model_space,
+    to_sampler_space,
 )
 
 
@@ -39,7 +39,7 @@ class Lines(AbstractGeodesic):
 
     @property
     @override
-    def quarter_turn(self):
+    def max_flow_time(self):
         return math.inf
 
     @override
@@ -77,7 +77,7 @@ class Free(AbstractLinearisation):
         return self.apply_transpose(b)
 
     @override
-    def solve_newton(self, older, b):
+    def solve_newton(self, previous, b):
         return b
 
     @override
@@ -140,8 +140,8 @@ class Chart(AbstractTarget):
         return True
 
     @override
-    def chains_together(self, num_chains):
-        return self._shape.chains_together(num_chains)
+    def vmap_width(self, num_chains):
+        return self._shape.vmap_width(num_chains)
 
     @property
     @override
@@ -159,7 +159,7 @@ class Chart(AbstractTarget):
 
     @override
     def restrict(self, u):
-        return measured_in(self._shape.shared_inputs.take(u), self.units)
+        return to_sampler_space(self._shape.shared_inputs.take(u), self.units)
 
     def metric(self, u):
         """A = I + WᵀW, in which a change of coordinates is as long as that of all inputs."""
@@ -195,7 +195,7 @@ class Chart(AbstractTarget):
     def _solved(self, u):
         """All inputs that these coordinates stand for, and log |det B|."""
         shape, inputs = self._shape, self.posterior.generator.inputs
-        v = in_own_units(u, self.units)
+        v = to_model_space(u, self.units)
         silent = shape.shared_inputs.put(jnp.zeros(inputs.size, v.dtype), v)
         noisy = set(inputs.groups[shape.local_inputs.flat[~shape.local_inputs.is_pad]])
 

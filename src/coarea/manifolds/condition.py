@@ -11,7 +11,7 @@ import numpy as np
 
 from coarea.errors import DataError, ModelError, PrecisionError
 from coarea.generators import AbstractGenerator, Markov
-from coarea.jacobians.choose import Structure, choose_shape
+from coarea.jacobians.choose import Structure, choose_structure
 from coarea.jacobians.dense import Dense
 from coarea.manifolds.chart import Chart
 from coarea.manifolds.lifted import LiftedPosterior, with_states
@@ -20,7 +20,7 @@ from coarea.manifolds.posterior import Posterior
 from coarea.manifolds.teacher_forced import TeacherForced
 from coarea.manifolds.validation import check_derivatives, check_digits
 from coarea.precision import top_level
-from coarea.xla.programs import runs_once
+from coarea.xla import jit_fast_compile
 
 
 @top_level
@@ -87,7 +87,7 @@ def condition(
     posterior = Posterior(generator, observations, Dense.for_size(N, M), "")
     check_digits(posterior.residual, u, "generator")
     check_derivatives(posterior, "generator")
-    found = choose_shape(
+    found = choose_structure(
         structure,
         posterior.residual,
         _prior_draws(generator),
@@ -150,7 +150,7 @@ def _flat(size):
     return jax.ShapeDtypeStruct((size,), jnp.float64)
 
 
-@runs_once
+@jit_fast_compile
 def _prior_draws(model, num=16):
     return jax.vmap(model.draw)(jax.random.split(jax.random.key(0), num))
 

@@ -22,7 +22,7 @@ class Arcs(AbstractGeodesic):
 
     @property
     @override
-    def quarter_turn(self):
+    def max_flow_time(self):
         return 0.5 * math.pi / math.sqrt(self.shape[-1] - 1)
 
     @override
@@ -50,7 +50,7 @@ class StiefelGeodesic(AbstractGeodesic):
 
     @property
     @override
-    def quarter_turn(self):
+    def max_flow_time(self):
         return 0.5 * math.pi / math.sqrt(max(self.shape[0] - 1, 1))
 
     @override

@@ -23,7 +23,7 @@ from coarea.jacobians.dense import Dense
 from coarea.jacobians.indices import Indices
 from coarea.manifolds.observation import Observation
 from coarea.manifolds.posterior import Posterior
-from coarea.manifolds.target import AbstractTarget, Evaluation, in_own_units
+from coarea.manifolds.target import AbstractTarget, Evaluation, to_model_space
 
 # States are measured in a unit larger than their size, so that the metric is nearly that of the
 # inputs alone. Measured on FitzHugh–Nagumo: 10 allows steps twice as long as 1 and 100.
@@ -126,8 +126,8 @@ class LiftedPosterior(AbstractTarget):
         return True
 
     @override
-    def chains_together(self, num_chains):
-        return self.shape.chains_together(num_chains)
+    def vmap_width(self, num_chains):
+        return self.shape.vmap_width(num_chains)
 
     @override
     def in_units(self, units):
@@ -287,7 +287,7 @@ class LiftedPosterior(AbstractTarget):
 
     def _parts(self, u):
         """Shared inputs, local ones, and the state before each interval (nothing for the first)."""
-        u = in_own_units(u, self.units)
+        u = to_model_space(u, self.units)
         L, dx = self._sizes[0], self._sizes[3]
         local = u[L:].reshape(self.data.shape[0], -1)
         before = jnp.concatenate([jnp.zeros_like(local[:1, -dx:]), local[:-1, -dx:]])

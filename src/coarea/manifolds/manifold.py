@@ -14,11 +14,11 @@ from typing_extensions import override
 from coarea.errors import ModelError
 from coarea.generators.generator import described
 from coarea.jacobians.dense import Dense
-from coarea.manifolds.target import AbstractGeodesic, AbstractTarget, Evaluation, in_own_units
+from coarea.manifolds.target import AbstractGeodesic, AbstractTarget, Evaluation, to_model_space
 from coarea.manifolds.validation import check_derivatives, check_digits
 from coarea.precision import in_float64
-from coarea.tracing.traced import trace
-from coarea.xla.programs import runs_once
+from coarea.tracing import trace
+from coarea.xla import jit_fast_compile
 
 
 class Manifold(AbstractTarget):
@@ -89,7 +89,7 @@ class Manifold(AbstractTarget):
         return ravel_pytree(self.point)[0].astype(float)
 
     def _unravel(self, u):
-        return ravel_pytree(self.point)[1](in_own_units(u, self.units).astype(float))
+        return ravel_pytree(self.point)[1](to_model_space(u, self.units).astype(float))
 
     def _residual(self, u):
         return self.constraint(self._unravel(u))
@@ -139,8 +139,8 @@ class Manifold(AbstractTarget):
         return self.shape.is_light
 
     @override
-    def chains_together(self, num_chains):
-        return self.shape.chains_together(num_chains)
+    def vmap_width(self, num_chains):
+        return self.shape.vmap_width(num_chains)
 
     @override
     def in_units(self, units):
@@ -195,7 +195,7 @@ class Manifold(AbstractTarget):
         return f"constraint[{constraint}]"
 
 
-@runs_once
+@jit_fast_compile
 def _jacobian(shape: Dense, constraint: Callable, point):
     flat, unravel = ravel_pytree(point)
     return shape.jacobian(lambda u: constraint(unravel(u)))(flat.astype(float))

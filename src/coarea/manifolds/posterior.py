@@ -11,9 +11,9 @@ from jaxtyping import Array, Float
 from typing_extensions import override
 
 from coarea.generators import AbstractGenerator
-from coarea.jacobians.structure import AbstractShape
+from coarea.jacobians.structure import AbstractStructure
 from coarea.manifolds.observation import Observation, as_given, unobserved
-from coarea.manifolds.target import AbstractTarget, Evaluation, in_own_units
+from coarea.manifolds.target import AbstractTarget, Evaluation, to_model_space
 from coarea.manifolds.teacher_forced import TeacherForced
 
 
@@ -22,7 +22,7 @@ class Posterior(AbstractTarget):
 
     generator: AbstractGenerator
     observations: tuple[Observation, ...]
-    shape: AbstractShape
+    shape: AbstractStructure
     structure: str = eqx.field(static=True)
     units: Float[Array, " M"] | None = None
 
@@ -68,8 +68,8 @@ class Posterior(AbstractTarget):
         return self.shape.is_light
 
     @override
-    def chains_together(self, num_chains):
-        return self.shape.chains_together(num_chains)
+    def vmap_width(self, num_chains):
+        return self.shape.vmap_width(num_chains)
 
     @override
     def in_units(self, units):
@@ -110,13 +110,13 @@ class Posterior(AbstractTarget):
 
     @override
     def inputs(self, u):
-        return self.generator.inputs.values(in_own_units(u, self.units))
+        return self.generator.inputs.values(to_model_space(u, self.units))
 
     def _outputs(self, u):
-        return self.generator.outputs(in_own_units(u, self.units))
+        return self.generator.outputs(to_model_space(u, self.units))
 
     def _log_base(self, u):
-        return self.generator.log_density(in_own_units(u, self.units))
+        return self.generator.log_density(to_model_space(u, self.units))
 
     @override
     def describe(self, constraint):

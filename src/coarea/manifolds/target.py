@@ -34,7 +34,7 @@ class AbstractGeodesic(eqx.Module):
 
     @property
     @abstractmethod
-    def quarter_turn(self) -> float:
+    def max_flow_time(self) -> float:
         """About the time in which free motion has gone furthest."""
 
     @abstractmethod
@@ -95,7 +95,7 @@ class AbstractTarget(eqx.Module):
         return False
 
     @abstractmethod
-    def chains_together(self, num_chains: int) -> int:
+    def vmap_width(self, num_chains: int) -> int:
         """How many of the chains are best run as one vectorised group on a CPU."""
 
     @property
@@ -186,14 +186,14 @@ class AbstractTarget(eqx.Module):
         """The name of one constraint, for messages: `y[3, 0]`."""
 
 
-def in_own_units(u: Float[Array, " M"], units: Units | None) -> Float[Array, " M"]:
+def to_model_space(u: Float[Array, " M"], units: Units | None) -> Float[Array, " M"]:
     """The position that the user's functions see."""
     if units is None:
         return u
     return units * u if units.ndim == 1 else small.combine(u, units.T)
 
 
-def measured_in(u: Float[Array, " M"], units: Units | None) -> Float[Array, " M"]:
+def to_sampler_space(u: Float[Array, " M"], units: Units | None) -> Float[Array, " M"]:
     """The position in these units."""
     if units is None:
         return u

@@ -10,8 +10,8 @@ from jax.extend import core
 
 from coarea.errors import CoareaError, ModelError, PrecisionError
 from coarea.manifolds.target import AbstractTarget
-from coarea.xla.jaxprs import inner_jaxprs
-from coarea.xla.programs import compile_bounded
+from coarea.xla import inner_jaxprs
+from coarea.xla import jit_bounded
 
 
 def check_derivatives(target: AbstractTarget, source: str) -> None:
@@ -31,7 +31,7 @@ def check_derivatives(target: AbstractTarget, source: str) -> None:
 
 
 # Traced once for all data of the same shapes.
-@compile_bounded
+@jit_bounded
 def _evaluate(target: AbstractTarget, u):
     return target.evaluate(u)
 

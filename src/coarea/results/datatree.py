@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coarea.adaptation.warmup import Learnt
+from coarea.adaptation.warmup import AdaptedParameters
 from coarea.errors import ModelError, ResultError, SamplingWarning
 from coarea.execution.blocks import Block
-from coarea.execution.run import Drawn
-from coarea.execution.transitions import Ended
+from coarea.execution.run import RunResult
+from coarea.execution.transitions import FinalState
 from coarea.results import diagnose
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ def is_result(start: Any) -> bool:
     return _ADAPTED in getattr(start, "children", {})
 
 
-def ended(draws: "DataTree") -> Ended:
+def ended(draws: "DataTree") -> FinalState:
     """How the chains of an earlier call ended."""
     known = {str(name): x.values for name, x in draws[_ADAPTED].data_vars.items()}
     position = known.pop("position")
-    return Ended(jnp.asarray(position), Learnt(**{"units": None, **known}))
+    return FinalState(jnp.asarray(position), AdaptedParameters(**{"units": None, **known}))
 
 
 def as_datatree(
@@ -160,7 +160,7 @@ def saving(draws: Any) -> Iterator[None]:
         ) from error
 
 
-def with_ends(result: "DataTree", ends: Ended) -> "DataTree":
+def with_ends(result: "DataTree", ends: FinalState) -> "DataTree":
     """The draws, and how their chains ended."""
     import xarray as xr
 
@@ -179,12 +179,12 @@ def with_ends(result: "DataTree", ends: Ended) -> "DataTree":
 
 
 def finished(
-    drawn: Drawn,
+    drawn: RunResult,
     observed: Mapping[str, np.ma.MaskedArray] | None,
     attributes: dict[str, Any],
     stacklevel: int,
     fixed: Mapping[str, jax.Array] | None = None,
-    ends: Callable[[], Ended] | None = None,
+    ends: Callable[[], FinalState] | None = None,
 ) -> "DataTree":
     """What a run returns, with a warning of what is not well for the caller so many frames up.
 

@@ -14,10 +14,10 @@ from coarea.generators import AbstractSimulator
 from coarea.keys import checked_key
 from coarea.precision import top_level
 from coarea.results.datatree import own_name
+from coarea.tracing import TRACING
 from coarea.tracing.errors import explaining
-from coarea.tracing.traced import TRACING
-from coarea.xla.lapack import one_blas_thread
-from coarea.xla.programs import compile_bounded
+from coarea.xla import one_blas_thread
+from coarea.xla import jit_bounded
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -98,7 +98,7 @@ def _of_generator(model: AbstractSimulator, draws: "DataTree", key) -> dict[str,
     return {k: np.asarray(x).reshape(chains, length, *x.shape[1:]) for k, x in outputs.items()}
 
 
-@compile_bounded
+@jit_bounded
 def _computed(model, kept, keys):
     def one(given):
         kept, key = given

@@ -20,7 +20,7 @@ from coarea.execution.memory import check_memory
 from coarea.execution.places import Devices, places_for
 from coarea.execution.progress import Display
 from coarea.execution.run import Group, draw, joined
-from coarea.execution.transitions import Ended, Exact, Plan, begin, end, kept_of
+from coarea.execution.transitions import ExactTransition, FinalState, Plan, begin, end, kept_of
 from coarea.initialisation.approach import improve
 from coarea.initialisation.checks import check_given, check_starts, with_shared_starts
 from coarea.initialisation.search import search
@@ -31,8 +31,8 @@ from coarea.manifolds import AbstractTarget
 from coarea.manifolds.validation import check_target
 from coarea.precision import Precision, computing_in, require_no_trace
 from coarea.results.datatree import check_names, ended, finished, is_result
-from coarea.tracing.traced import retraced
-from coarea.xla.lapack import calls_lapack, one_blas_thread
+from coarea.tracing import retraced
+from coarea.xla import calls_lapack, one_blas_thread
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -93,12 +93,12 @@ def sample(
         ThreadPoolExecutor(1) as beside,
         Display(progress, (warmup + draws) * sum(len(place.chains) for place in places)) as display,
     ):
-        program = Exact(
+        program = ExactTransition(
             plan=plan_for(target, kernel, warmup, seed),
             target=target,
             keep_inputs=keep == "inputs",
             longest_block=longest_block(size, len(places[0].chains)),
-            as_routine=_is_small(target) and not places[0].is_accelerator,
+            fuse=_is_small(target) and not places[0].is_accelerator,
         )
         # Importing takes a second, and is done beside what compiles. (Nothing is traced there.)
         names = beside.submit(check_names, kept)
@@ -108,7 +108,7 @@ def sample(
         groups = _groups(program, places, seed, starts, warmup, draws)
         drawn, groups = draw(program, groups, chains, draws, precision, display.update)
 
-    def ends() -> Ended:
+    def ends() -> FinalState:
         with computing_in(precision):
             return joined([end(program.plan, group.chains) for group in groups], chains)
 
@@ -118,7 +118,7 @@ def sample(
 
 def _together(target: AbstractTarget, chains: int) -> int:
     """How many of them are to be vectorised on a CPU: none where a model calls LAPACK."""
-    together = target.chains_together(chains)
+    together = target.vmap_width(chains)
     u = jax.ShapeDtypeStruct((target.num_inputs,), jnp.zeros(()).dtype)
     return 1 if together > 1 and calls_lapack(lambda u: target.residual(u), u) else together
 
@@ -129,7 +129,7 @@ def _is_small(target: AbstractTarget) -> bool:
     return is_plain and target.ambient.num_inputs <= _MOST_INPUTS
 
 
-def _starts(target, places, seed, given, chains, kernel) -> list[Ended]:
+def _starts(target, places, seed, given, chains, kernel) -> list[FinalState]:
     """For each place, points on the manifold: searched for, the user's, or an earlier run's."""
     tolerance = kernel.integrator.tolerance_for(jnp.zeros(()).dtype)
     if is_result(given):
@@ -146,11 +146,12 @@ def _starts(target, places, seed, given, chains, kernel) -> list[Ended]:
         starts = with_shared_starts(starts, tolerance, stacklevel=4)
     check_starts(target.ambient, starts, tolerance, given is not None)
     return [
-        Ended(jax.vmap(target.restrict)(jnp.asarray(place.put(starts.u))), None) for place in places
+        FinalState(jax.vmap(target.restrict)(jnp.asarray(place.put(starts.u))), None)
+        for place in places
     ]
 
 
-def _groups(program: Exact, places, seed, starts, warmup, draws) -> list[Group]:
+def _groups(program: ExactTransition, places, seed, starts, warmup, draws) -> list[Group]:
     groups = []
     for place, (u, learnt) in zip(places, starts, strict=True):
         start = functools.partial(

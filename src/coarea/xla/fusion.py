@@ -1,8 +1,8 @@
-"""A program as one routine of machine code.
+"""Fuse a small computation into one CPU kernel.
 
-On a CPU XLA makes of a program some hundred small ones, and calls them one by one. For vectors of a
-few hundred elements that takes longer than what they do. Loops that touch less than a kilobyte it
-compiles as a whole, by a means that is open to other calls too.
+XLA:CPU splits a program into about a hundred kernels. For vectors of a few hundred elements
+launching them costs more than the arithmetic. Loops that touch less than a kilobyte are compiled as
+one function; the same frontend attributes that XLA sets for those can be set for any call.
 """
 
 import math
@@ -20,8 +20,8 @@ from coarea.xla.jaxprs import equations
 
 T = TypeVar("T")
 
-# Operations that can be part of a routine. Others call libraries.
-_CAN_BE_PART = frozenset(
+# Operations that a fused kernel may hold. Others call libraries.
+_ALLOWED = frozenset(
     """
     abs acos acosh add add_any and argmax argmin asin asinh atan atan2 atanh bitcast_convert_type
     broadcast_in_dim cbrt ceil clamp clz concatenate cond convert_element_type copy copy_p cos cosh
@@ -36,62 +36,62 @@ _CAN_BE_PART = frozenset(
     tanh threefry2x32 transpose unstack while xla_metadata_value xor
     """.split()  # noqa: SIM905
 )
-# These hold others, write into what is there already, or only have it in another shape: their
-# results may be large.
+# Their results may be large: they call other programs, write in place, or only change a shape.
 _MAY_BE_LARGE = frozenset(
     """
     broadcast_in_dim cond custom_jvp_call custom_vjp_call custom_vmap_call dynamic_update_slice jit
     reshape scan scatter squeeze while xla_metadata_value
     """.split()  # noqa: SIM905
 )
-# Larger arrays are better off in loops of their own, and larger products in a library.
+# Larger arrays are better computed in loops of their own, larger products by a library.
 _MOST_BYTES = 2**16
 _MOST_PRODUCTS = 2**15
-# The compiler takes longer than in proportion.
+# Compile time grows faster than the number of operations.
 _MOST_OPERATIONS = 10_000
 
 
-def one_routine(
+def fuse_cpu(
     function: Callable[..., T], args: tuple, otherwise: Callable[..., T] | None = None
 ) -> T:
-    """`function(*args)` as one routine, if it suits. If not, `otherwise(*args)`, if that is given.
+    """`function(*args)` as one CPU kernel if its operations allow that.
 
-    To be called within a program that is compiled for a CPU. All arrays are handed over as one: an
-    argument that the routine turned out not to need would bring down the compiler.
+    If they do not: `otherwise(*args)`, or without it the same as ordinary kernels. Call it inside a
+    program that is compiled for a CPU. All arrays travel as one array of bytes, because XLA aborts
+    if a fused kernel has an argument that turns out to be unused.
     """
     arrays, rest = eqx.partition(args, eqx.is_array)
     leaves, tree = jax.tree.flatten(arrays)
-    if any(jnp.iscomplexobj(x) for x in leaves):  # which are no bytes
+    if any(jnp.iscomplexobj(x) for x in leaves):  # which cannot be packed
         return (otherwise or function)(*args)
-    bag = _Bag(leaves)
+    packing = _Packing(leaves)
 
     @jax.jit
-    def routine(packed):
-        return function(*eqx.combine(jax.tree.unflatten(tree, bag.unpacked(packed)), rest))
+    def kernel(packed):
+        return function(*eqx.combine(jax.tree.unflatten(tree, packing.unpack(packed)), rest))
 
-    packed = bag.packed(leaves)
-    suits = _suits(routine.trace(packed).jaxpr.jaxpr)
-    if not suits and otherwise is not None:
+    packed = packing.pack(leaves)
+    can_fuse = _can_fuse(kernel.trace(packed).jaxpr.jaxpr)
+    if not can_fuse and otherwise is not None:
         return otherwise(*args)
-    results = routine(packed)
-    return jax.tree.map(_of_routine, results) if suits else results
+    results = kernel(packed)
+    return jax.tree.map(_mark_fused, results) if can_fuse else results
 
 
-def _of_routine(x: Array) -> Any:
-    # The mark is one of the call that the array comes from.
+def _mark_fused(x: Array) -> Any:
+    # The attributes belong to the call that the array comes from.
     return x if _is_key(x) else set_xla_metadata(x, inlineable="false", xla_cpu_small_call="true")
 
 
-def _suits(jaxpr: core.Jaxpr) -> bool:
+def _can_fuse(jaxpr: core.Jaxpr) -> bool:
     for count, equation in enumerate(equations(jaxpr)):
-        if count > _MOST_OPERATIONS or not _can_be_part(equation):
+        if count > _MOST_OPERATIONS or not _is_allowed(equation):
             return False
     return True
 
 
-def _can_be_part(equation) -> bool:
+def _is_allowed(equation) -> bool:
     name = equation.primitive.name
-    if name not in _CAN_BE_PART:
+    if name not in _ALLOWED:
         return False
     if name not in _MAY_BE_LARGE:
         sizes = (math.prod(v.aval.shape) * v.aval.dtype.itemsize for v in equation.outvars)
@@ -107,18 +107,18 @@ def _can_be_part(equation) -> bool:
     return True
 
 
-class _Bag:
-    """Arrays of any dtypes as one of bytes."""
+class _Packing:
+    """How arrays of any dtypes are laid out in one array of bytes."""
 
     def __init__(self, leaves: Sequence[Array]):
         self._keys = [jax.random.key_impl(x) if _is_key(x) else None for x in leaves]
         self._like = [(x.shape, x.dtype) for x in map(_raw, leaves)]
 
     @staticmethod
-    def packed(leaves: Sequence[Array]) -> Array:
+    def pack(leaves: Sequence[Array]) -> Array:
         return jnp.concatenate([_as_bytes(_raw(x)) for x in leaves])
 
-    def unpacked(self, packed: Array) -> list[Array]:
+    def unpack(self, packed: Array) -> list[Array]:
         begin, leaves = 0, []
         for (shape, dtype), impl in zip(self._like, self._keys, strict=True):
             end = begin + math.prod(shape) * dtype.itemsize

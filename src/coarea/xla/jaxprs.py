@@ -8,7 +8,7 @@ from jax.extend import core
 
 
 def equations(jaxpr: core.Jaxpr) -> Iterator[Any]:
-    """All of them, inner ones included."""
+    """All equations, those of inner programs included."""
     for equation in jaxpr.eqns:
         yield equation
         for inner in inner_jaxprs(equation):
@@ -16,7 +16,7 @@ def equations(jaxpr: core.Jaxpr) -> Iterator[Any]:
 
 
 def inner_jaxprs(equation) -> list[core.Jaxpr]:
-    """What an equation calls."""
+    """The programs that an equation calls."""
     kinds = core.ClosedJaxpr | core.Jaxpr
     leaves = jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: isinstance(x, kinds))
     found = [x for x in leaves if isinstance(x, kinds)]

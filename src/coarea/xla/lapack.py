@@ -1,4 +1,9 @@
-"""LAPACK on a CPU: which programs call it, and how to call it safely."""
+"""LAPACK on a CPU: which programs call it, and how to call it safely.
+
+jaxlib splits a batched LAPACK call into tasks for XLA's threads and waits for them on one of those
+threads. Two batched calls at once, in one program or in two, can each hold a thread and wait for
+ever. So whatever calls LAPACK is mapped sequentially on a CPU.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,17 +13,6 @@ from threadpoolctl import threadpool_limits
 
 from coarea.xla.jaxprs import equations
 
-
-def one_blas_thread() -> threadpool_limits:
-    """A context in which LAPACK runs in the thread that calls it.
-
-    JAX calls SciPy's LAPACK on the CPU. Its own threads would fight with ours for the cores, and
-    their number would show in the last bits of the draws.
-    """
-    return threadpool_limits(1, user_api="blas")
-
-
-# LAPACK's on a CPU.
 _FACTORISATIONS = frozenset(
     """
     cholesky eig eigh geqrf hessenberg householder_product lu qr schur svd triangular_solve
@@ -28,17 +22,13 @@ _FACTORISATIONS = frozenset(
 
 
 def calls_lapack(function: Callable, *example: Any) -> bool:
-    """Whether a function factors matrices, for which a CPU calls LAPACK.
-
-    Of a batch JAX makes tasks for its threads, and waits for them on one of these: calls for two
-    batches that find no other thread wait for ever, be they in one program or in two.
-    """
+    """Whether a function factors or solves matrices, for which JAX calls LAPACK on a CPU."""
     jaxpr = jax.make_jaxpr(function)(*example).jaxpr
     return any(equation.primitive.name in _FACTORISATIONS for equation in equations(jaxpr))
 
 
-def in_turn_on_a_cpu(function: Callable) -> Callable:
-    """`vmap`, but on a CPU one after the other, as what calls LAPACK must be."""
+def sequential_vmap_on_cpu(function: Callable) -> Callable:
+    """`vmap`, except on a CPU, where it is one call after another."""
 
     def mapped(rows):
         return jax.lax.platform_dependent(
@@ -46,3 +36,12 @@ def in_turn_on_a_cpu(function: Callable) -> Callable:
         )
 
     return mapped
+
+
+def one_blas_thread() -> threadpool_limits:
+    """A context in which LAPACK runs in the thread that calls it.
+
+    Threads of its own would compete with ours for the cores, and their number would show in the
+    last bits of the draws.
+    """
+    return threadpool_limits(1, user_api="blas")

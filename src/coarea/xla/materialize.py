@@ -5,16 +5,19 @@ from typing import TypeVar
 import jax
 from jax.experimental.xla_metadata import set_xla_metadata
 
+from coarea.xla.options import hints_enabled
+
 T = TypeVar("T")
 
 
-def kept(x: T) -> T:
-    """x, computed once: what it is needed for reads it, rather than computing it anew.
+def materialize(x: T) -> T:
+    """x, computed once and then read by everything that uses it.
 
-    On a CPU XLA lets every loop that reads a result repeat all cheap steps to it, however often it
-    reads it, and drops optimisation barriers before it so decides. A call that it may not inline it
-    respects.
+    XLA:CPU lets each loop that reads a value recompute the cheap steps that lead to it. It drops
+    optimisation barriers before it decides so, but respects a call that it may not inline.
     """
+    if not hints_enabled():
+        return x
 
     def read_only(*leaves):
         return tuple(set_xla_metadata(x, inlineable="false") for x in _identity(leaves))

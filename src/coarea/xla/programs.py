@@ -1,7 +1,6 @@
-"""How programs are compiled: in haste if they run once, with hints to XLA if they run for long."""
+"""Compiled programs: quickly compiled ones, and a bounded number of them."""
 
 import functools
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -12,41 +11,36 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
+from coarea.xla.options import for_fast_compile, hints_enabled
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_LEVEL = "xla_backend_optimization_level"
-# Later versions have no plainer emitter of loops to choose.
-_PLAIN = {"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 11) else {}
 
+def jit_fast_compile(function: Callable[P, T], level: int = 0) -> Callable[P, T]:
+    """`jit_bounded` for a function that runs once: compile time matters more than run time.
 
-def runs_once(function: Callable[P, T], level: int = 0) -> Callable[P, T]:
-    """Compile a function in haste: it will be over sooner than it would be made faster.
-
-    Without optimisation compiling takes half as long; what has loops wants level 1, which makes
-    them nearly as fast as any. A level in the user's XLA_FLAGS is kept. Within another program the
-    function is a part of that.
+    Without optimisation compiling takes half as long. Functions with long loops want `level=1`,
+    which makes loops nearly as fast as any level. Called while JAX traces another program, the
+    function becomes part of that program.
     """
-    options: dict[str, bool | int] = dict(_PLAIN)
-    if _LEVEL not in os.environ.get("XLA_FLAGS", ""):
-        options[_LEVEL] = level
-    compiled = compile_bounded(function, options)
+    compiled = jit_bounded(function, lambda: for_fast_compile(level))
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        is_part = any(isinstance(x, Tracer) for x in jax.tree.leaves((args, kwargs)))
-        return (function if is_part else compiled)(*args, **kwargs)
+        is_traced = any(isinstance(x, Tracer) for x in jax.tree.leaves((args, kwargs)))
+        return (function if is_traced else compiled)(*args, **kwargs)
 
     return call
 
 
-def compile_bounded(
-    function: Callable[P, T], options: Mapping[str, Any] | None = None
+def jit_bounded(
+    function: Callable[P, T], options: Callable[[], Mapping[str, Any]] | None = None
 ) -> Callable[P, T]:
-    """`equinox.filter_jit`, of whose programs the process keeps a bounded number.
+    """`equinox.filter_jit`, except that the process keeps a bounded number of programs.
 
-    Each compiled program holds memory and memory maps, of which Linux allows a process 65 530.
-    Those that were not used for longest are dropped.
+    Each compiled program holds memory and memory maps, of which Linux allows a process 65 530. The
+    least recently used programs are dropped. `options` gives XLA's compiler options.
     """
 
     def found(args, kwargs) -> tuple["_Compiled", list[Any]]:
@@ -60,12 +54,13 @@ def compile_bounded(
             tuple((type(x), x) for x in others),
             tuple(map(_signature, leaves)),
             jax.dtypes.canonicalize_dtype(float),
+            hints_enabled(),
         )
         with _LOCK:
             compiled = _programs.pop(key, None)
             if compiled is None:
                 _make_room()
-                compiled = _Compiled(function, tree, rest, options)
+                compiled = _Compiled(function, tree, rest, options() if options else {})
             _programs[key] = compiled
         return compiled, leaves
 
@@ -83,7 +78,7 @@ def compile_bounded(
     return call
 
 
-# Programs by what they were compiled for, the one used last at the end.
+# Programs by what they were compiled for, the most recently used at the end.
 _programs: OrderedDict[Any, "_Compiled"] = OrderedDict()
 _LOCK = threading.Lock()
 _MOST_PROGRAMS = 400
@@ -95,14 +90,14 @@ class _Compiled:
 
     _rest: Any = None  # of what the function returns: what is no array
 
-    def __init__(self, function: Callable, tree, rest, options: Mapping[str, Any] | None):
+    def __init__(self, function: Callable, tree, rest, options: Mapping[str, Any]):
         def run(leaves):
             args, kwargs = eqx.combine(jax.tree.unflatten(tree, leaves), rest)
             arrays, self._rest = eqx.partition(function(*args, **kwargs), eqx.is_array)
             return arrays
 
         run.__name__ = run.__qualname__ = getattr(function, "__name__", "run")
-        self.run = jax.jit(run, compiler_options=dict(options) if options else None)
+        self.run = jax.jit(run, compiler_options=dict(options) or None)
 
     def __call__(self, leaves: list[Any]) -> Any:
         arrays = self.run(leaves)
@@ -110,7 +105,7 @@ class _Compiled:
 
 
 def _make_room() -> None:
-    """Drop the programs that were not used for longest."""
+    """Drop the least recently used programs."""
     while len(_programs) >= _MOST_PROGRAMS:
         _programs.popitem(last=False)
     if len(_programs) % 16 == 0 and _num_maps() > _MOST_MAPS:
@@ -119,7 +114,7 @@ def _make_room() -> None:
 
 
 def _num_maps() -> int:
-    """How many memory maps the process has, where that can be known."""
+    """How many memory maps the process has; 0 where the system does not say."""
     try:
         with open("/proc/self/maps", "rb") as maps:
             return sum(1 for _ in maps)

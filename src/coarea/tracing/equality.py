@@ -1,0 +1,152 @@
+"""Programs that compute the same by the same equations are one object."""
+
+import threading
+import weakref
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+
+from coarea.tracing.constants import bind
+
+# NumPyro's handlers are a stack of the process, not of a thread.
+TRACING = threading.RLock()
+# Down to this depth rules for derivatives within such rules are compared by what they compute, and
+# beyond it by where they are written. No more derivatives than this are ever taken.
+_RULES = 3
+
+
+class SharedJaxpr:
+    """A jaxpr without constants. Equal ones are one object, found by `shared_jaxpr`."""
+
+    def __init__(self, closed: core.ClosedJaxpr, names: tuple, in_tree: Any, out_tree: Any):
+        self.closed, self.in_tree, self.out_tree = closed, in_tree, out_tree
+        self.names = names  # of each argument that is a dictionary, in order
+
+
+_KNOWN: weakref.WeakValueDictionary[Hashable, SharedJaxpr] = weakref.WeakValueDictionary()
+
+
+def shared_jaxpr(closed: core.ClosedJaxpr, names, in_tree, out_tree) -> SharedJaxpr:
+    """The one object for all jaxprs that compute the same by the same equations."""
+    key = (in_tree, out_tree, _Keys().of_closed(closed))
+    with TRACING:
+        found = _KNOWN.get(key)
+        if found is None:
+            found = _KNOWN[key] = SharedJaxpr(closed, names, in_tree, out_tree)
+    return found
+
+
+class _Keys:
+    """Hashable values that are equal for jaxprs that compute the same by the same equations.
+
+    What cannot be compared by its value, a rule of somebody's own say, is compared by identity.
+    """
+
+    def __init__(self, depth: int = 0):
+        self._depth = depth
+        self._known: dict[int, Hashable] = {}
+
+    def of_closed(self, closed: core.ClosedJaxpr) -> Hashable:
+        return self._of_jaxpr(closed.jaxpr), tuple(map(_value, closed.consts))
+
+    def _of_jaxpr(self, jaxpr: core.Jaxpr) -> Hashable:
+        if id(jaxpr) not in self._known:
+            numbers: dict[Any, int] = {}
+
+            def new(variables):
+                for variable in variables:
+                    numbers[variable] = len(numbers)
+                return tuple(_aval(variable.aval) for variable in variables)
+
+            def atom(x):
+                return _value(x.val) if isinstance(x, core.Literal) else numbers[x]
+
+            parts: list[Hashable] = [new(jaxpr.constvars), new(jaxpr.invars)]
+            for equation in jaxpr.eqns:
+                read = tuple(map(atom, equation.invars))
+                parts.append(
+                    (equation.primitive, read, self._of_parameters(equation), new(equation.outvars))
+                )
+            parts.append(tuple(map(atom, jaxpr.outvars)))
+            self._known[id(jaxpr)] = tuple(parts)
+        return self._known[id(jaxpr)]
+
+    def _of_parameters(self, equation) -> Hashable:
+        parameters = dict(equation.params)
+        if equation.primitive.name == "custom_jvp_call":
+            # A rule may call the function that it belongs to, and so itself.
+            parameters["jvp_jaxpr_fun"] = (
+                tuple(map(_Keys(self._depth + 1)._of, _derivatives(equation)))
+                if self._depth < _RULES
+                else parameters["jvp_jaxpr_fun"].debug_info.func_src_info
+            )
+        return tuple((name, self._of(parameters[name])) for name in sorted(parameters))
+
+    def _of(self, x: Any) -> Hashable:
+        if isinstance(x, core.ClosedJaxpr):
+            return self.of_closed(x)
+        if isinstance(x, core.Jaxpr):
+            return self._of_jaxpr(x)
+        if type(x) in (tuple, list):
+            return tuple(map(self._of, x))
+        if isinstance(x, Mapping):
+            return tuple((name, self._of(value)) for name, value in x.items())
+        if isinstance(x, np.ndarray | jax.Array):
+            return _value(x)
+        try:
+            hash(x)
+        except TypeError:
+            return _Identity(x)
+        return x
+
+
+class _Identity:
+    """A value that is equal to itself alone, kept alive so that no other takes its place."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def _derivatives(equation) -> list[core.ClosedJaxpr | str]:
+    """What a custom derivative rule computes, for each input alone; what it raises, if it does."""
+    like = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in equation.invars]
+
+    def pushed(moving: int):
+        def function(values, tangent):
+            def of_one(x):
+                return bind(equation, [*values[:moving], x, *values[moving + 1 :]])
+
+            return jax.jvp(of_one, (values[moving],), (tangent,))
+
+        return jax.make_jaxpr(function)(like, like[moving])
+
+    found: list[core.ClosedJaxpr | str] = []
+    for moving, x in enumerate(like):
+        if jnp.issubdtype(x.dtype, jnp.inexact):
+            try:
+                found.append(pushed(moving))
+            except Exception as error:  # a rule may refuse some tangents, each in its own words
+                found.append(f"{type(error).__name__}: {error}".split("\n")[0])
+    return found
+
+
+def _aval(aval: Any) -> Hashable:
+    return aval.shape, aval.dtype, getattr(aval, "weak_type", False)
+
+
+def _value(x: Any) -> Hashable:
+    if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return str(x.dtype), _value(jax.random.key_data(x))
+    value = np.asarray(x)
+    weak = getattr(getattr(x, "aval", None), "weak_type", False)
+    return value.shape, value.dtype.str, value.tobytes(), weak
