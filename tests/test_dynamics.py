@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from coarea.dynamics.tolerance import Tolerance
 
 import coarea as co
 from coarea.dynamics import (
@@ -19,7 +20,6 @@ from coarea.dynamics import (
     Straight,
 )
 from coarea.dynamics.projection import project_onto
-from coarea.dynamics.tolerance import Tolerance
 from coarea.manifolds import Posterior
 
 pytestmark = pytest.mark.usefixtures("x64")

@@ -10,8 +10,7 @@ from coarea.execution import blocks
 from coarea.execution.transitions import ExactTransition, begin
 from coarea.jacobians.linalg import small
 from coarea.sampling.sample import plan_for
-from coarea.xla import fuse_cpu
-from coarea.xla import materialize
+from coarea.xla import fuse_cpu, materialize
 
 OPTIONS = {"xla_disable_hlo_passes": "dot-library-rewriter,cpu-parallel-task-assigner"}
 

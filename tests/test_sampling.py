@@ -14,10 +14,10 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from coarea.dynamics.tolerance import Tolerance
 
 import coarea as co
 from coarea.dynamics import Rattle, Straight
-from coarea.dynamics.tolerance import Tolerance
 from coarea.errors import ResultError, SamplingWarning
 from coarea.execution import blocks, run
 from coarea.initialisation import search

@@ -318,13 +318,13 @@ def test_what_is_found_is_never_wrong(sizes):
 
 def test_that_no_structure_can_be_read_is_told_once(monkeypatch):
     monkeypatch.setitem(sys.modules, "asdex", None)
-    choose._reader_is_missing.cache_clear()
+    choose.reader_is_missing.cache_clear()
     model = co.Generator(lambda u: {"z": u["z"], "y": u["z"] + u["n"]}, {"z": (), "n": 9})
     try:
         with pytest.warns(StructureWarning, match="treated as dense"):
             posterior = co.condition(model, {"y": np.ones(9)})
         assert co.condition(model, {"y": np.ones(9)}).structure == posterior.structure
     finally:
-        choose._reader_is_missing.cache_clear()
+        choose.reader_is_missing.cache_clear()
     assert posterior.structure.startswith("dense")
     assert "cannot be read" in posterior.structure

@@ -1,7 +1,7 @@
-"""What warm-up learns to measure positions in: what a mass matrix amounts to."""
+"""Mass: the scales of positions, estimated during warm-up and applied as a rescaling."""
 
 from abc import abstractmethod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
@@ -12,80 +12,83 @@ from typing_extensions import override
 
 from coarea.jacobians.linalg import small
 from coarea.kernels.kernel import Mass
-from coarea.manifolds import AbstractTarget
-from coarea.manifolds.target import Units
+from coarea.manifolds.target import AbstractTarget, AbstractUnconstrainedTarget
 
-# Transitions' worth of weight that equal units have against those measured.
-_EQUAL_UNITS = 5
-# A metric costs several gradients: it is looked at after every so many transitions.
+# The matrix of a rescaling: a diagonal or a lower triangle.
+Matrix: TypeAlias = Float[Array, " M"] | Float[Array, "M M"]
+
+# Equal scales weigh as much as this many transitions.
+_PRIOR_TRANSITIONS = 5
+# A metric costs several gradients: it is evaluated once in this many transitions.
 _METRIC_EVERY = 4
-# Beyond so many elements it is not looked at: it grows with their square, its factor with the cube.
+# For more coordinates the metric is not evaluated: its size grows with their square, its factor's
+# cost with the cube.
 _LARGEST_METRIC = 256
 
 _welford = welford_algorithm(is_diagonal_matrix=True)
 
 
-class AbstractUnits(eqx.Module):
-    """A way to find them. What is learnt of one window is an array, or several."""
+class AbstractMassAdaptation(eqx.Module):
+    """A way to estimate a rescaling from the positions, in model space, of a window."""
 
     @abstractmethod
-    def first(self, target: AbstractTarget, u: Float[Array, " M"]) -> Units:
-        """Those to begin with at u."""
+    def first(self, target: AbstractTarget, u: Float[Array, " M"]) -> Matrix:
+        """The rescaling to begin with at u."""
 
     @abstractmethod
-    def nothing(self, units: Units) -> Any:
-        """What is known before the first transition of a window with these units."""
+    def initial_state(self, matrix: Matrix) -> Any:
+        """The state before the first transition of a window with this rescaling."""
 
     @abstractmethod
-    def learn(
+    def update(
         self,
-        known: Any,
+        state: Any,
         target: AbstractTarget,
         u: Float[Array, " M"],
         transition: Int[Array, ""],
     ) -> Any:
-        """What is known after a transition to u."""
+        """The state after a transition to u."""
 
     @abstractmethod
-    def like(self, units: Units | None, num_inputs: int) -> Units:
-        """Units that a run with another mass matrix has found, as this kind has them."""
+    def final(self, state: Any) -> Matrix:
+        """The estimate of a window; not finite if the window says nothing."""
 
     @abstractmethod
-    def units(self, known: Any) -> Units:
-        """Those that the window speaks for; not finite if it says nothing."""
+    def convert(self, matrix: Matrix | None, num_inputs: int) -> Matrix:
+        """A rescaling that a run with another kind of mass has found, in the form of this kind."""
 
 
-class Deviations(AbstractUnits):
-    """Every input's own standard deviation."""
+class DiagonalMass(AbstractMassAdaptation):
+    """Every input is scaled by its standard deviation."""
 
     @override
     def first(self, target, u):
         return jnp.ones_like(u)
 
     @override
-    def nothing(self, units):
-        return _welford[0](units.shape[0])
+    def initial_state(self, matrix):
+        return _welford[0](matrix.shape[0])
 
     @override
-    def learn(self, known, target, u, transition):
-        return _welford[1](known, u)
+    def update(self, state, target, u, transition):
+        return _welford[1](state, u)
 
-    def units(self, known):
-        """Only ratios matter, so that they are drawn towards their geometric mean.
+    def final(self, state):
+        """Standard deviations, shrunk towards their geometric mean.
 
-        A step size takes care of what they have in common.
+        Only their ratios matter: the step size adapts to what they have in common.
         """
-        variance, count, _ = _welford[2](known)
+        variance, count, _ = _welford[2](state)
         measured = 0.5 * jnp.log(variance)
-        weight = count / (count + _EQUAL_UNITS)
+        weight = count / (count + _PRIOR_TRANSITIONS)
         measured = jnp.exp(weight * measured + (1 - weight) * jnp.mean(measured))
         return jnp.where(measured > 0, measured, jnp.nan)
 
-    def like(self, units, num_inputs):
-        """Of a matrix, the standard deviations that it stands for."""
-        if units is None:
+    def convert(self, matrix, num_inputs):
+        """Of a triangle, the standard deviations that it stands for."""
+        if matrix is None:
             return jnp.ones(num_inputs)
-        return units if units.ndim == 1 else jnp.linalg.norm(units, axis=1)
+        return matrix if matrix.ndim == 1 else jnp.linalg.norm(matrix, axis=1)
 
 
 class _Mean(NamedTuple):
@@ -93,49 +96,47 @@ class _Mean(NamedTuple):
     number: Float[Array, ""]
 
 
-class Metric(AbstractUnits):
-    """The average of the inverse of what measures changes of a position, where a target has that.
+class MetricMass(AbstractMassAdaptation):
+    """The average of a chart's inverse metric.
 
-    It says how far the density reaches in all directions at once, from few positions. (The average
-    itself would be that of the places where it reaches least far.)
+    It says how far the density extends in all directions at once, from few positions. (The average
+    of the metric itself would be dominated by places where the density extends least.)
     """
 
     @override
     def first(self, target, u):
-        metric = target.metric(u)
-        assert metric is not None
-        return small.root_of_inverse(metric)
+        assert isinstance(target, AbstractUnconstrainedTarget)
+        return small.root_of_inverse(target.metric(u))
 
     @override
-    def nothing(self, units):
-        return _Mean(jnp.zeros_like(units), jnp.zeros((), units.dtype))
+    def initial_state(self, matrix):
+        return _Mean(jnp.zeros_like(matrix), jnp.zeros((), matrix.dtype))
 
     @override
-    def learn(self, known, target, u, transition):
+    def update(self, state, target, u, transition):
         def another():
-            number = known.number + 1
+            number = state.number + 1
             root = self.first(target, u)
-            return _Mean(known.value + (root @ root.T - known.value) / number, number)
+            return _Mean(state.value + (root @ root.T - state.value) / number, number)
 
-        return jax.lax.cond(transition % _METRIC_EVERY == 0, another, lambda: known)
-
-    @override
-    def units(self, known):
-        return jnp.where(known.number > 0, small.cholesky(known.value), jnp.nan)
+        return jax.lax.cond(transition % _METRIC_EVERY == 0, another, lambda: state)
 
     @override
-    def like(self, units, num_inputs):
-        units = jnp.ones(num_inputs) if units is None else units
-        return units if units.ndim == 2 else jnp.diag(units)
+    def final(self, state):
+        return jnp.where(state.number > 0, small.cholesky(state.value), jnp.nan)
+
+    @override
+    def convert(self, matrix, num_inputs):
+        matrix = jnp.ones(num_inputs) if matrix is None else matrix
+        return matrix if matrix.ndim == 2 else jnp.diag(matrix)
 
 
-def units_for(target: AbstractTarget, mass: Mass) -> AbstractUnits | None:
-    """What a kernel's mass asks for. An identity among all inputs is a metric in a chart.
+def mass_adaptation_for(target: AbstractTarget, mass: Mass) -> AbstractMassAdaptation | None:
+    """What a kernel's mass asks for. On a chart the identity on the manifold is a metric.
 
-    Where its coordinates are very many, it would cost more than it gains.
+    With very many coordinates that would cost more than it gains.
     """
-    u = jax.ShapeDtypeStruct((target.num_inputs,), float)
-    has_metric = jax.eval_shape(target.metric, u) is not None
-    if mass == "diagonal" or (has_metric and target.num_inputs > _LARGEST_METRIC):
-        return Deviations()
-    return Metric() if has_metric else None
+    is_chart = isinstance(target, AbstractUnconstrainedTarget)
+    if mass == "diagonal" or (is_chart and target.num_inputs > _LARGEST_METRIC):
+        return DiagonalMass()
+    return MetricMass() if is_chart else None

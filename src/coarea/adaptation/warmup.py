@@ -1,8 +1,8 @@
-"""Warm-up: what a chain learns of its step size, its trajectories' length and its inputs' units.
+"""Warm-up: adapt step size, trajectory length and mass, one chain at a time.
 
-The step size is the smaller of two: dual averaging finds one of the wanted acceptance, and a search
-of its own one with a bearable rate of failures. They begin where doubling or halving has found a
-step of the right order.
+The step size is the smaller of two: dual averaging finds one with the wanted acceptance, and a
+search of its own one with a bearable rate of failures. Both begin where doubling or halving has
+found a step of the right order of magnitude.
 """
 
 import math
@@ -15,93 +15,50 @@ import numpy as np
 from blackjax.adaptation.step_size import DualAveragingAdaptationState, dual_averaging_adaptation
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-from coarea.adaptation.mass import AbstractUnits
+from coarea.adaptation.mass import AbstractMassAdaptation, Matrix
+from coarea.adaptation.step_size import MARGIN, FailureSearch, MagnitudeSearch
 from coarea.kernels.kernel import TransitionInfo, Tuning
-from coarea.manifolds import AbstractTarget
-from coarea.manifolds.target import Units
+from coarea.manifolds.rescaling import Rescaling
+from coarea.manifolds.target import AbstractTarget
 
 # Where the search begins, relative to the size of a position.
 _FIRST_STEP = 0.1
-# The first trajectories of a kernel that learns their length: this many steps to the turn.
+# The first trajectories of a kernel that adapts their length: this many steps to the U-turn.
 _FIRST_STEPS = 10
-# In each window so many are followed until they turn, beyond where they would end.
+# In each window this many trajectories are followed until they turn, beyond where they would end.
 _TURNS_SEEN = 32
-# Failed trajectories are rejected, so that they bias nothing, but near places where many fail the
-# chain is slow, which acceptance alone does not show.
-_WANTED_FAILURES = 0.005
-# How far a failure sets the step back at first, in logarithms. The rate of failures is a steep
-# function of the step: half of it or less is enough, where acceptance needs a wider search.
-_SETBACK = 0.5
-_MARGIN = 0.1
 # What each window tries beyond the step that the one before found bearable.
 _SECOND_CHANCE = 1.5
-# Each window of a warm-up, as fractions of it, begins afresh, so that what was right on the way
-# from the start point to where the posterior lies does not weigh on the result.
+# Where a window ends and the next begins, as fractions of the warm-up. Each begins afresh: what was
+# right on the way from the start to the bulk of the posterior must not weigh on the result.
 _WINDOWS = (0.25,)
-_WINDOWS_WITH_UNITS = (0.15, 0.3, 0.55, 0.8)
-
-
-class Search(NamedTuple):
-    """Doubling (+1) or halving (−1) a step size until it is too large, or no longer is."""
-
-    step_size: Float[Array, ""]
-    direction: Int[Array, ""]
-    is_over: Bool[Array, ""]
-
-
-class FailureSearch(NamedTuple):
-    """A step with a bearable rate of failures, by stochastic approximation, and its average."""
-
-    log_step_size: Float[Array, ""]
-    log_step_size_avg: Float[Array, ""]
-    age: Int[Array, ""]
-
-    @property
-    def bearable(self) -> Float[Array, ""]:
-        """The average, a little less: half of the steps averaged over were too long."""
-        return self.log_step_size_avg - _MARGIN
-
-    @classmethod
-    def beginning(cls, step_size) -> "FailureSearch":
-        """Before the first transition of a window."""
-        return cls(jnp.log(step_size), jnp.log(step_size), jnp.asarray(0))
-
-    def learn(self, failed: Bool[Array, ""], used: Float[Array, ""]) -> "FailureSearch":
-        """Failures are rare, so that each counts for much more than a success.
-
-        One at a smaller step than this search would allow says that this search is too bold.
-        """
-        age = self.age + 1
-        gain = _SETBACK * age ** (-0.4)
-        at = jnp.where(failed, jnp.minimum(self.log_step_size, jnp.log(used)), self.log_step_size)
-        at = at - gain * (failed - _WANTED_FAILURES)
-        weight = age ** (-0.75)
-        average = weight * at + (1 - weight) * self.log_step_size_avg
-        return FailureSearch(at, average, age)
+_WINDOWS_WITH_MASS = (0.15, 0.3, 0.55, 0.8)
 
 
 class Adaptation(NamedTuple):
-    """All that a chain has learnt.
+    """The state of one chain's warm-up.
 
-    Of the two searches for a step size, one by acceptance and one by failures, the smaller is used.
-    `units` and what they follow from are None where every input has unit one.
+    Of the two searches for a step size, by acceptance and by failures, the smaller result is used.
     """
 
-    search: Search
+    magnitude: MagnitudeSearch
     by_acceptance: DualAveragingAdaptationState
     by_failures: FailureSearch
     u_turn_time: Float[Array, ""]
     age: Int[Array, ""]  # transitions since this window began
-    units: Units | None
-    known_of_units: Any
+    rescaling: Rescaling
+    mass: Any  # the state of the mass adaptation; None if there is none
 
 
 class AdaptedParameters(NamedTuple):
-    """What is left to know of a warm-up: with it a run can be taken up again without another."""
+    """The result of a warm-up: enough to take up a run again without another.
+
+    `scale` is the matrix of the rescaling, None without one.
+    """
 
     step_size: Float[Array, ""]
     u_turn_time: Float[Array, ""]
-    units: Units | None
+    scale: Matrix | None
 
 
 class Warmup(eqx.Module):
@@ -110,9 +67,9 @@ class Warmup(eqx.Module):
     target_acceptance: float
     longest_step: float
     length: Int[Array, ""]
-    extent: Float[Array, ""]
-    offset: UInt32[Array, ""]  # with which the sequence of lengths begins
-    units: AbstractUnits | None
+    position_scale: Float[Array, ""]
+    offset: UInt32[Array, ""]  # with which the sequence of trajectory lengths begins
+    mass: AbstractMassAdaptation | None
 
     @property
     def _dual_averaging(self):
@@ -120,44 +77,46 @@ class Warmup(eqx.Module):
 
     def init(self, target: AbstractTarget, u: Float[Array, " M"]) -> Adaptation:
         """The state before the first transition, at u."""
-        first = jnp.minimum(_FIRST_STEP * self.extent, self.longest_step)
-        units = None if self.units is None else self.units.first(target, u)
-        return self._window(first, _FIRST_STEPS * first, units)
+        first = jnp.minimum(_FIRST_STEP * self.position_scale, self.longest_step)
+        matrix = None if self.mass is None else self.mass.first(target, u)
+        return self._window(first, _FIRST_STEPS * first, matrix)
 
-    def resume(self, learnt: AdaptedParameters, num_inputs: int) -> Adaptation:
-        """The state with which an earlier run ended, for warm-up to go on from or be over."""
-        units = learnt.units
-        if self.units is not None:
-            units = self.units.like(units, num_inputs)
-        state = self._window(learnt.step_size / 10, learnt.u_turn_time, units)
-        at = jnp.log(learnt.step_size)
-        known = state.by_acceptance._replace(log_step_size=at, log_step_size_avg=at)
-        search = Search(learnt.step_size, jnp.asarray(0), jnp.asarray(True))
-        by_failures = FailureSearch.beginning(learnt.step_size * math.exp(_MARGIN))
-        return state._replace(search=search, by_acceptance=known, by_failures=by_failures)
-
-    def learnt(self, state: Adaptation) -> AdaptedParameters:
-        """What the draws are made with."""
-        average = jnp.minimum(state.by_acceptance.log_step_size_avg, state.by_failures.bearable)
-        step_size = jnp.where(state.search.is_over, jnp.exp(average), state.search.step_size)
-        return AdaptedParameters(
-            jnp.minimum(step_size, self.longest_step), state.u_turn_time, state.units
+    def resume(self, adapted: AdaptedParameters, num_inputs: int) -> Adaptation:
+        """The state at the end of an earlier run, for warm-up to go on from or be over."""
+        matrix = adapted.scale
+        if self.mass is not None:
+            matrix = self.mass.convert(matrix, num_inputs)
+        state = self._window(adapted.step_size / 10, adapted.u_turn_time, matrix)
+        at = jnp.log(adapted.step_size)
+        by_acceptance = state.by_acceptance._replace(log_step_size=at, log_step_size_avg=at)
+        magnitude = MagnitudeSearch(adapted.step_size, jnp.asarray(0), jnp.asarray(True))
+        by_failures = FailureSearch.begin(adapted.step_size * math.exp(MARGIN))
+        return state._replace(
+            magnitude=magnitude, by_acceptance=by_acceptance, by_failures=by_failures
         )
 
+    def adapted(self, state: Adaptation) -> AdaptedParameters:
+        """What the draws are made with."""
+        average = jnp.minimum(state.by_acceptance.log_step_size_avg, state.by_failures.bearable)
+        searched = state.magnitude
+        step_size = jnp.where(searched.is_over, jnp.exp(average), searched.step_size)
+        step_size = jnp.minimum(step_size, self.longest_step)
+        return AdaptedParameters(step_size, state.u_turn_time, state.rescaling.matrix)
+
     def tuning(self, state: Adaptation, transition: Int[Array, ""]) -> Tuning:
-        """What to use for a transition: the current trial, or after warm-up what was learnt."""
+        """The parameters of a transition: the current trial, or after warm-up the result."""
         is_warmup = transition < self.length
         trial = jnp.minimum(state.by_acceptance.log_step_size, state.by_failures.log_step_size)
-        trial = jnp.where(state.search.is_over, jnp.exp(trial), state.search.step_size)
+        trial = jnp.where(state.magnitude.is_over, jnp.exp(trial), state.magnitude.step_size)
         trial = jnp.minimum(trial, self.longest_step)
-        step_size = jnp.where(is_warmup, trial, self.learnt(state).step_size)
+        step_size = jnp.where(is_warmup, trial, self.adapted(state).step_size)
         is_adapting = is_warmup & (state.age < _TURNS_SEEN)
-        fraction = _fraction(transition, self.offset)
-        return Tuning(step_size, state.u_turn_time, is_adapting, fraction)
+        quantile = _length_quantile(transition, self.offset)
+        return Tuning(step_size, state.u_turn_time, is_adapting, quantile)
 
     def starts_window(self, transition: Int[Array, ""]) -> Bool[Array, ""]:
-        """Whether learning begins afresh after this transition."""
-        fractions = _WINDOWS if self.units is None else _WINDOWS_WITH_UNITS
+        """Whether a window begins after this transition."""
+        fractions = _WINDOWS if self.mass is None else _WINDOWS_WITH_MASS
         ends = [(fraction * self.length).astype(int) for fraction in fractions]
         return jnp.any(transition + 1 == jnp.stack(ends))
 
@@ -169,98 +128,86 @@ class Warmup(eqx.Module):
         position: Float[Array, " M"],
         transition: Int[Array, ""],
     ) -> Adaptation:
-        """Learn from a transition that led to `position`. After warm-up nothing changes."""
+        """The state after a transition that led to `position`. After warm-up nothing changes."""
         return jax.lax.cond(
             transition < self.length,
-            lambda: self._learn(target, state, info, position, transition),
+            lambda: self._update(target, state, info, position, transition),
             lambda: state,
         )
 
-    def _learn(self, target, state: Adaptation, info, position, transition) -> Adaptation:
+    def _update(self, target, state: Adaptation, info, position, transition) -> Adaptation:
         tuning = self.tuning(state, transition)
         failed = info.convergence_error | info.non_reversible_step
         first, by_acceptance, _ = self._dual_averaging
-        search = self._searched(state.search, info.acceptance_rate, failed)
+        magnitude = state.magnitude.update(
+            info.acceptance_rate, failed, self.target_acceptance, self.longest_step
+        )
         goes_on = state._replace(
             by_acceptance=self._bounded(by_acceptance(state.by_acceptance, info.acceptance_rate)),
-            by_failures=state.by_failures.learn(failed, tuning.step_size),
+            by_failures=state.by_failures.update(failed, tuning.step_size),
         )
         begins = state._replace(
-            by_acceptance=first(search.step_size),
-            # Nothing is known of failures yet: ten times as much, as dual averaging tries too.
-            by_failures=FailureSearch.beginning(10 * search.step_size),
+            by_acceptance=first(magnitude.step_size),
+            # Nothing is known of failures yet: ten times as much, which dual averaging tries too.
+            by_failures=FailureSearch.begin(10 * magnitude.step_size),
         )
         age = state.age + 1
-        learnt = _where(state.search.is_over, goes_on, begins)._replace(
-            search=search,
+        state = jax.tree.map(
+            lambda a, b: jnp.where(state.magnitude.is_over, a, b), goes_on, begins
+        )._replace(
+            magnitude=magnitude,
             age=age,
             u_turn_time=state.u_turn_time + (info.u_turn_time - state.u_turn_time) / age,
         )
-        if self.units is not None:
-            known = self.units.learn(state.known_of_units, target, position, transition)
-            learnt = learnt._replace(known_of_units=known)
+        if self.mass is not None:
+            mass = self.mass.update(state.mass, target, position, transition)
+            state = state._replace(mass=mass)
         return jax.lax.cond(
-            self.starts_window(transition), lambda: self._next_window(learnt), lambda: learnt
+            self.starts_window(transition), lambda: self._next_window(state), lambda: state
         )
 
-    def _searched(self, search: Search, acceptance_rate, failed) -> Search:
-        """One more doubling or halving; a step that fails is too long whatever it was worth."""
-        is_short = ~failed & (acceptance_rate >= self.target_acceptance)
-        direction = jnp.where(is_short, 1, -1)
-        is_turn = direction * search.direction < 0
-        step_size = jnp.where(is_short, 2.0, 0.5) * search.step_size
-        # Coming from below the last good step is the one before; from above, the one just tried.
-        step_size = jnp.where(is_turn & is_short, search.step_size, step_size)
-        is_over = is_turn | (step_size >= self.longest_step)
-        found = Search(jnp.minimum(step_size, self.longest_step), direction, is_over)
-        return _where(search.is_over, search, found)
-
     def _next_window(self, state: Adaptation) -> Adaptation:
-        step_size, u_turn_time, units = self.learnt(state)
-        if self.units is None or units is None:
-            # Each from where it was itself: the one that did not decide saw the other's steps and
-            # may be anywhere above. Divided by ten, near which dual averaging looks first.
+        step_size, u_turn_time, matrix = self.adapted(state)
+        if self.mass is None or matrix is None:
+            # Each search begins where it was itself: the one that did not decide saw the other's
+            # steps and may be anywhere above. Dual averaging looks first near ten times its start.
             allowed = jnp.exp(state.by_acceptance.log_step_size_avg)
             bearable = jnp.exp(state.by_failures.bearable)
             first, _, _ = self._dual_averaging
-            return self._window(step_size, u_turn_time, units)._replace(
-                search=state.search,
+            return self._window(step_size, u_turn_time, matrix)._replace(
+                magnitude=state.magnitude,
                 by_acceptance=first(jnp.minimum(allowed, 10 * step_size) / 10),
-                by_failures=FailureSearch.beginning(_SECOND_CHANCE * bearable),
+                by_failures=FailureSearch.begin(_SECOND_CHANCE * bearable),
             )
-        measured = self.units.units(state.known_of_units)
-        units = jnp.where(jnp.all(jnp.isfinite(measured)), measured, units)
+        estimate = self.mass.final(state.mass)
+        matrix = jnp.where(jnp.all(jnp.isfinite(estimate)), estimate, matrix)
         first = jnp.minimum(_FIRST_STEP, self.longest_step)
-        return self._window(first, _FIRST_STEPS * first, units)
+        return self._window(first, _FIRST_STEPS * first, matrix)
 
-    def _window(self, step_size, u_turn_time, units) -> Adaptation:
+    def _window(self, step_size, u_turn_time, matrix) -> Adaptation:
         first, _, _ = self._dual_averaging
         state = Adaptation(
-            Search(step_size, jnp.asarray(0), jnp.asarray(False)),
+            MagnitudeSearch.begin(step_size),
             first(step_size),
-            FailureSearch.beginning(10 * step_size),
+            FailureSearch.begin(10 * step_size),
             u_turn_time,
             jnp.asarray(0),
-            units,
-            None if self.units is None else self.units.nothing(units),
+            Rescaling(matrix),
+            None if self.mass is None else self.mass.initial_state(matrix),
         )
         # Weakly typed scalars would make the first block a program of its own.
         return jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), state)
 
     def _bounded(self, search: DualAveragingAdaptationState) -> DualAveragingAdaptationState:
-        """Beyond the longest step a longer one tells nothing new: do not drift away."""
+        """Beyond the longest step a longer one says nothing new: do not drift away."""
         longest = jnp.log(self.longest_step)
         return search._replace(log_step_size=jnp.minimum(search.log_step_size, longest))
 
 
-def _fraction(transition: Int[Array, ""], offset: UInt32[Array, ""]) -> Float[Array, ""]:
+def _length_quantile(transition: Int[Array, ""], offset: UInt32[Array, ""]) -> Float[Array, ""]:
     """Evenly spread from 0 to 1, by multiples of the golden ratio.
 
-    The same for all chains: of those that run in step each would wait for the longest.
+    It is the same for all chains, because in lockstep each would wait for the longest trajectory.
     """
     part = transition.astype(jnp.uint32) * np.uint32(0x9E3779B9) + offset
     return part / jnp.asarray(2.0**32, float)
-
-
-def _where(condition, yes, no):
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)

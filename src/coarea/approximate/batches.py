@@ -11,8 +11,7 @@ import numpy as np
 
 from coarea.execution.run import num_cores
 from coarea.precision import computing_in
-from coarea.xla import calls_lapack, one_blas_thread, sequential_vmap_on_cpu
-from coarea.xla import jit_bounded
+from coarea.xla import calls_lapack, jit_bounded, one_blas_thread, sequential_vmap_on_cpu
 
 # Numbers that a batch of simulations draws: they stay in a core's cache.
 _NUMBERS = 2**17

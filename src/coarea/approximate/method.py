@@ -1,7 +1,6 @@
 """Running chains of an approximate method: the same driver and the same results as `sample`."""
 
 import functools
-import time
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -15,21 +14,18 @@ from typing_extensions import override
 
 from coarea.arguments import checked_count
 from coarea.errors import SettingError
-from coarea.execution.blocks import AbstractTransition, Block, for_each_chain, longest_block
-from coarea.execution.memory import check_memory
-from coarea.execution.places import Devices, places_for
-from coarea.execution.progress import Display
-from coarea.execution.run import Group, draw
+from coarea.execution.blocks import AbstractTransition, Block, for_each_chain
+from coarea.execution.places import Devices, Place
+from coarea.execution.session import RunSettings, session
 from coarea.keys import checked_seed
 from coarea.results.datatree import check_names, finished
-from coarea.xla import calls_lapack, one_blas_thread
-from coarea.xla import jit_bounded
+from coarea.xla import calls_lapack, jit_bounded
 
 if TYPE_CHECKING:
     from xarray import DataTree
 
 # Chains that a CPU's core runs as one vectorised group.
-_TOGETHER = 8
+_VMAP_WIDTH = 8
 
 
 class MethodStats(NamedTuple):
@@ -189,40 +185,34 @@ def run_chains(
     **about: Any,
 ) -> "DataTree":
     """Chains from their starts, by the method called `name`, as ArviZ data."""
-    began = time.perf_counter()
     target: Density = method.target
     u = jax.ShapeDtypeStruct((target.num_inputs,), float)
     # Batched factorisations are slow on a CPU, and unsafe in two threads.
-    together = 1 if calls_lapack(target.log_density, u) else min(options.chains, _TOGETHER)
-    places = places_for(options.chains, together, options.devices)
-    total = (warmup + options.draws) * sum(len(place.chains) for place in places)
+    width = 1 if calls_lapack(target.log_density, u) else min(options.chains, _VMAP_WIDTH)
     latents, inputs = jax.eval_shape(lambda u: (target.latents(u), target.inputs(u)), u)
     keep_inputs = options.keep == "inputs"
-    kept = {"posterior": latents} | ({"inputs": inputs} if keep_inputs else {})
-    check_names(kept)
-    size = sum(x.size for x in jax.tree.leaves(kept))
-    check_memory(size, options.chains, options.draws)
-    with one_blas_thread(), Display(options.progress, total) as display:
-        display.compiling()
+    recorded = {"posterior": latents} | ({"inputs": inputs} if keep_inputs else {})
+    check_names(recorded)
+    size = sum(x.size for x in jax.tree.leaves(recorded))
+    settings = RunSettings(
+        options.draws,
+        warmup,
+        options.chains,
+        options.seed,
+        options.devices,
+        progress=options.progress,
+    )
+    with session(settings, width, size) as this:
         program = ApproximateTransition(
-            method=method,
-            keep_inputs=keep_inputs,
-            longest_block=longest_block(size, len(places[0].chains)),
+            method=method, keep_inputs=keep_inputs, longest_block=this.longest_block
         )
-        groups = []
-        for place in places:
-            keys, u = place.keys(options.seed), place.put(starts)
-            begin = functools.partial(_begin, method, keys, u)
-            groups.append(Group(place, begin, warmup, options.draws))
-        drawn, _ = draw(program, groups, options.chains, options.draws, "float64", display.update)
-    about = {
-        "method": name,
-        "seed": options.seed,
-        "tuning_steps": options.warmup,
-        "sampling_time": time.perf_counter() - began,
-        **about,
-    }
-    return finished(drawn, target.observed, about, stacklevel=5)
+
+        def begin_at(place: Place):
+            return functools.partial(_begin, method, place.keys(options.seed), place.put(starts))
+
+        result, _ = this.run(program, begin_at)
+    facts = {"method": name, **this.facts(), "tuning_steps": options.warmup, **about}
+    return finished(result, target.observed, facts, stacklevel=5)
 
 
 @jit_bounded

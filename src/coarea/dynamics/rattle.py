@@ -7,73 +7,44 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float
 from typing_extensions import override
 
 from coarea.arguments import checked_number
 from coarea.dynamics.flows import AbstractFlow, Rotation, Straight
-from coarea.dynamics.projection import project_onto
-from coarea.dynamics.solvers import (
+from coarea.dynamics.integrator import AbstractIntegrator, PhaseState, at_rest, half_kick
+from coarea.dynamics.projection import (
     AbstractSolver,
     Broyden,
     NewtonLineSearch,
     Secant,
-    linearise,
+    Tolerance,
+    position_size,
+    project_onto,
 )
-from coarea.dynamics.tolerance import Tolerance, position_size
+from coarea.dynamics.projection.solver import linearise
 from coarea.errors import SettingError
-from coarea.jacobians.structure import AbstractLinearisation, AbstractTangentSpace
-from coarea.manifolds import AbstractTarget
-from coarea.manifolds.target import AbstractGeodesic
+from coarea.jacobians.structure import AbstractLinearisation
+from coarea.manifolds.target import AbstractConstrainedTarget, AbstractTarget
 from coarea.xla import jit_bounded
 
 
-class Tangent(AbstractTangentSpace):
-    """The tangent space at a point of a manifold with geodesics in closed form."""
+class Cache(NamedTuple):
+    """The constraint linearised at a position, and the tangential part of what the flow bends."""
 
-    geodesic: AbstractGeodesic
-    u: Float[Array, " M"]
-
-    @override
-    def project(self, p):
-        return self.geodesic.project(self.u, p)
+    linearisation: AbstractLinearisation
+    bend: Float[Array, " M"] | None
 
 
-class PhaseState(NamedTuple):
-    """A point of phase space with all that the next step needs of it, and how it was reached."""
-
-    position: Float[Array, " M"]
-    momentum: Float[Array, " M"]
-    logdensity: Float[Array, ""]
-    force: Float[Array, " M"]  # what the kicks follow, and
-    bend: Float[Array, " M"] | None  # what the flow bends, as far as tangent to the manifold
-    linearisation: AbstractTangentSpace
-    convergence_error: Bool[Array, ""]
-    non_reversible_step: Bool[Array, ""]
-    iterations: Int[Array, ""]
-
-    @property
-    def failed(self) -> Bool[Array, ""]:
-        """Whether the last step ended in a failure, so that its trajectory must be rejected."""
-        return self.convergence_error | self.non_reversible_step
-
-    @property
-    def energy(self) -> Float[Array, ""]:
-        """The Hamiltonian H = ½|p|² − log π(u)."""
-        return 0.5 * self.momentum @ self.momentum - self.logdensity
-
-
-class Rattle(eqx.Module):
-    """The integrator: half a kick, projected sub-steps of a flow, half a kick.
+class Rattle(AbstractIntegrator):
+    """Half a kick, projected sub-steps of a flow, half a kick.
 
     `tolerance` bounds the residual relative to the size of the data, and ten times it the last
     change of position relative to the position. It defaults to 1e-9 (float64) or 1e-4 (float32).
-    The reverse check is over when the way back leads to within 1e-5 of where it must. `solvers` are
-    tried in turn; by default the cheapest, which gives up as soon as it will not arrive in a few
-    iterations, then Broyden's unless linearising is as light as that, then Newton's.
-    `flow` defaults to the rotation of the inputs that are standard normal; others move straight on.
-    On a manifold with geodesics in closed form it defaults to them, and nothing is solved (Geodesic
-    Monte Carlo, Byrne & Girolami 2013); `flow=Straight()` projects there too.
+    The reverse check passes if the reversed step returns to within 1e-5 of its start. `solvers` is
+    a cascade: each is tried only if the one before it failed. Default: secant, which gives up
+    early; Broyden, unless linearising is cheap; Newton with a line search.
+    `flow` defaults to a rotation of the inputs that are standard normal; others move straight.
     Without `reverse_check` the stationary distribution is not the target: for experiments only.
     """
 
@@ -102,76 +73,73 @@ class Rattle(eqx.Module):
                 f"solvers={solvers!r}: leave it out, or give a tuple of solvers of coarea.dynamics."
             )
 
-    def flow_for(self, target: AbstractTarget) -> AbstractFlow | AbstractGeodesic:
+    @property
+    @override
+    def is_iterative(self):
+        return True
+
+    @override
+    def check(self, target):
+        if not isinstance(target, AbstractConstrainedTarget):
+            raise SettingError(
+                "integrator=Rattle(…) projects onto a manifold, but a chart has no constraints: "
+                "leave integrator out."
+            )
+
+    @override
+    def max_flow_time(self, target):
+        return self.flow_for(target).max_flow_time
+
+    def flow_for(self, target: AbstractTarget) -> AbstractFlow:
         """The flow given, or the one that suits the target."""
-        if target.closed_form is not None and (self.flow is None or not target.num_constraints):
-            return target.closed_form
-        normals = target.normals
-        if self.flow is None and not np.any(normals):
+        assert isinstance(target, AbstractConstrainedTarget)
+        gaussian = target.gaussian
+        if isinstance(self.flow, Straight) or (self.flow is None and not np.any(gaussian)):
             return Straight()
-        if isinstance(self.flow, Straight):
-            return self.flow
-        if not np.any(normals):
+        if not np.any(gaussian):
             raise SettingError(
                 "flow=Rotation() suits inputs that are standard normal, of which there are none "
                 "here. Leave flow out, or give Straight()."
             )
-        return Rotation(None if np.all(normals) else normals)
+        return Rotation(None if np.all(gaussian) else gaussian)
 
     def solvers_for(self, target: AbstractTarget) -> tuple[AbstractSolver, ...]:
         """The solvers given, or those that suit the target."""
         if self.solvers is not None:
             return self.solvers
-        between = () if target.is_light else (Broyden(),)
+        between = () if target.hints.can_repeat else (Broyden(),)
         return Secant(8), *between, NewtonLineSearch()
 
     def tolerance_for(self, dtype) -> Tolerance:
         """The tolerance given, or what the precision allows."""
-        default = 1e-9 if dtype == jnp.float64 else 1e-4
-        return Tolerance.following(default if self.tolerance is None else self.tolerance)
+        default = Tolerance.default(dtype)
+        return default if self.tolerance is None else Tolerance.following(self.tolerance)
 
-    def init(self, target: AbstractTarget, u: Float[Array, " M"]) -> PhaseState:
-        """The state at u, at rest."""
+    @override
+    def init(self, target, u):
+        assert isinstance(target, AbstractConstrainedTarget)
         flow = self.flow_for(target)
         linearisation, log_density, gradient = target.evaluate(u)
-        no, none, rest = jnp.asarray(False), jnp.zeros((), int), jnp.zeros_like(u)
-        if isinstance(flow, AbstractGeodesic):
-            at = Tangent(flow, u)
-            force = at.project(gradient)
-            return PhaseState(u, rest, log_density, force, None, at, no, no, none)
-        force, bend = _project(linearisation, flow.force(u, gradient), flow.bends(u))
-        return PhaseState(u, rest, log_density, force, bend, linearisation, no, no, none)
+        force, bend = _tangential(linearisation, flow.force(u, gradient), flow.bends(u))
+        return at_rest(u, log_density, force, Cache(linearisation, bend))
 
-    def refresh(self, key: Key[Array, ""], state: PhaseState) -> PhaseState:
-        """A new momentum: a normal draw from the tangent space."""
-        no = jnp.asarray(False)
-        return state._replace(
-            momentum=state.linearisation.draw(key, state.position),
-            convergence_error=no,
-            non_reversible_step=no,
-            iterations=jnp.zeros((), int),
-        )
+    @override
+    def draw_momentum(self, key, state):
+        return state.cache.linearisation.draw(key, state.position)
 
     @jit_bounded
-    def step(
-        self,
-        target: AbstractTarget,
-        state: PhaseState,
-        h: Float[Array, ""],
-        geodesic_steps: int = 1,
-    ) -> PhaseState:
-        """One step of size h, negative to go back. A failed one keeps its flags.
+    def step(self, target, state, h, geodesic_steps=1):
+        """One step of size h. The position is projected after each of the geodesic steps.
 
-        With several geodesic steps the position is projected after each, which allows a larger h
-        where the manifold's curvature, not the density's, is the limit.
+        Several of them allow a larger h where the manifold's curvature, not the density's, is the
+        limit.
         """
+        assert isinstance(target, AbstractConstrainedTarget)
         flow = self.flow_for(target)
-        if isinstance(flow, AbstractGeodesic):
-            return _step_exactly(target, flow, state, h)
         tau = h / geodesic_steps
-        at = _kick(state, h)
+        at = half_kick(state, h)
 
-        def go_on(carry):
+        def unfinished(carry):
             count, at = carry
             return (count < geodesic_steps - 1) & ~at.failed
 
@@ -182,24 +150,24 @@ class Rattle(eqx.Module):
             return count + 1, self._arrive(target, flow, at, moved, linearisation, None, tau)
 
         if geodesic_steps > 1:
-            _, at = jax.lax.while_loop(go_on, sub_step, (0, at))
+            _, at = jax.lax.while_loop(unfinished, sub_step, (0, at))
         moved = self._move(target, flow, at, tau)
         linearisation, log_density, gradient = target.evaluate(moved.position)
         moved = moved._replace(logdensity=log_density)
         end = self._arrive(target, flow, at, moved, linearisation, gradient, tau)
-        return _kick(end, h)
+        return half_kick(end, h)
 
     def _move(self, target, flow, state: PhaseState, tau, known_root=None):
-        """Flow from the state's position, by whose size changes are judged, and project.
+        """Follow the flow and project. The momentum is still that of the start.
 
-        The momentum is still that of the start.
+        Changes are judged relative to the size of the state's position.
         """
-        assert isinstance(state.linearisation, AbstractLinearisation)
-        ahead = flow.position(state.position, state.bend, state.momentum, tau)
+        linearisation, bend = state.cache
+        ahead = flow.position(state.position, bend, state.momentum, tau)
         projection = project_onto(
             self.solvers_for(target),
             target,
-            state.linearisation,
+            linearisation,
             ahead,
             replace(self.tolerance_for(ahead.dtype), size=position_size(target, state.position)),
             flow.weights(tau),
@@ -215,27 +183,33 @@ class Rattle(eqx.Module):
     def _arrive(
         self, target, flow, left: PhaseState, moved: PhaseState, linearisation, gradient, tau
     ):
-        """The momentum on arrival, and whether the way back leads to where it came from.
+        """The momentum at the new position, and the reverse check.
 
         Without a `gradient` the force stays that of the start.
         """
         u = moved.position
-        p, bend, force = _project(
+        p, bend, force = _tangential(
             linearisation,
             flow.momentum(left.position, u, tau),
             flow.bends(u),
             None if gradient is None else flow.force(u, gradient),
         )
         force = moved.force if force is None else force
-        moved = moved._replace(momentum=p, force=force, bend=bend, linearisation=linearisation)
-        # A Gram matrix that is singular here leaves nothing to go on with.
-        broken = ~jnp.all(jnp.isfinite(p))
-        moved = moved._replace(convergence_error=moved.convergence_error | broken)
-        if not self.reverse_check:
-            return moved
+        moved = moved._replace(momentum=p, force=force, cache=Cache(linearisation, bend))
+        # A singular Gram matrix leaves no momentum to go on with.
+        is_lost = ~jnp.all(jnp.isfinite(p))
+        moved = moved._replace(convergence_error=moved.convergence_error | is_lost)
+        return self._reverse_check(target, flow, left, moved, tau) if self.reverse_check else moved
+
+    def _reverse_check(self, target, flow, left: PhaseState, moved: PhaseState, tau):
+        """Flag a sub-step that does not return: without this the sampler is biased.
+
+        (Zappa, Holmes-Cerfon & Goodman 2018; Lelièvre, Rousset & Stoltz 2019.)
+        """
         back = self._move(target, flow, moved, -tau, known_root=left.position)
         distance = jnp.max(jnp.abs(back.position - left.position))
-        allowed = self.tolerance_for(p.dtype).root_tolerance * position_size(target, u)
+        allowed = self.tolerance_for(moved.position.dtype).root_tolerance
+        allowed = allowed * position_size(target, moved.position)
         returned = ~back.convergence_error & (distance <= allowed)
         return moved._replace(
             non_reversible_step=~moved.convergence_error & ~returned | moved.non_reversible_step,
@@ -243,31 +217,6 @@ class Rattle(eqx.Module):
         )
 
 
-def _step_exactly(target, flow: AbstractGeodesic, state: PhaseState, h) -> PhaseState:
-    """A step whose free motion has a closed form: there is nothing to project, nothing to check."""
-    left = _kick(state, h)
-    u, p = flow.move(left.position, left.momentum, h)
-    _, log_density, gradient = target.evaluate(u)
-    at = Tangent(flow, u)
-    lost = ~jnp.all(jnp.isfinite(u))
-    # Where there is no manifold to lose, this is a divergence like others.
-    failed = lost if target.num_constraints else jnp.asarray(False)
-    moved = left._replace(
-        position=u,
-        momentum=p,
-        logdensity=jnp.where(lost, -jnp.inf, log_density),
-        force=at.project(gradient),
-        linearisation=at,
-        convergence_error=left.convergence_error | failed,
-    )
-    return _kick(moved, h)
-
-
-def _kick(state: PhaseState, h):
-    """Half a kick: of tangential parts the sum is tangential."""
-    return state._replace(momentum=state.momentum + 0.5 * h * state.force)
-
-
-def _project(linearisation: AbstractLinearisation, *vectors) -> list[Any]:
-    """The tangential part of each vector that there is."""
+def _tangential(linearisation: AbstractLinearisation, *vectors) -> list[Any]:
+    """The tangential part of each vector that is not None."""
     return [None if x is None else linearisation.project(x) for x in vectors]

@@ -1,4 +1,4 @@
-"""The compiled part: a group of chains, vectorised, advanced by a block of transitions."""
+"""The compiled part of a run: a group of chains, advanced by a block of transitions."""
 
 from abc import abstractmethod
 from typing import Any, NamedTuple
@@ -8,13 +8,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
-from coarea.xla import fuse_cpu
-from coarea.xla.options import COMPILER_OPTIONS, FUSED_OPTIONS
-from coarea.xla import jit_bounded
+from coarea.xla import fuse_cpu, jit_bounded
+from coarea.xla.options import for_transitions
 
 
 class Block(NamedTuple):
-    """What a block of transitions brought, axes (chain, draw, …), `count` draws of it valid.
+    """What a block of transitions brought, axes (chain, draw, …), the first `count` draws valid.
 
     Its `stats`, a named tuple, have at least `acceptance_rate` and `diverging`.
     """
@@ -25,14 +24,14 @@ class Block(NamedTuple):
 
 
 class AbstractTransition(eqx.Module):
-    """What a group of chains runs, and so what is compiled."""
+    """What a chain does next, and so what is compiled."""
 
     longest_block: eqx.AbstractVar[int]
-    fuse: eqx.AbstractVar[bool]  # whether it shall be one, if it suits. For a CPU only
+    fuse: eqx.AbstractVar[bool]  # whether to try one fused kernel; only for a CPU
 
     @property
-    def lockstep(self) -> bool:
-        """Whether chains do the same at the same time, but for their numbers."""
+    def is_lockstep(self) -> bool:
+        """Whether all chains do the same operations at the same time."""
         return False
 
     @abstractmethod
@@ -41,42 +40,46 @@ class AbstractTransition(eqx.Module):
 
 
 def advance(
-    program: AbstractTransition, chains: Any, done: Int[Array, ""], count: Int[Array, ""]
+    transition: AbstractTransition, chains: Any, done: Int[Array, ""], count: Int[Array, ""]
 ) -> tuple[Any, Block]:
     """Advance each chain by `count` transitions, at most the longest block, after those `done`.
 
-    That number is one for all chains of a group, so that under `vmap` what warm-up learns is not
-    computed again and again when it is over.
+    The counts are shared by all chains of a group, so that under `vmap` the adaptation is not
+    computed when warm-up is over.
     """
-    return (_routine if program.fuse else _program)(program, chains, done, count)
+    return (_advance_fused if transition.fuse else _advance)(transition, chains, done, count)
 
 
-def _together(program: AbstractTransition, chains, done, count):
-    return for_each_chain(lambda chain: _advance_one(program, chain, done, count))(chains)
+def compile_fused(transition: AbstractTransition, chains: Any) -> None:
+    """Compile the fused program, so that a compiler that cannot does not fail in the run."""
+    zero = jnp.asarray(0)
+    _advance_fused.compile(transition, chains, zero, zero)  # pyright: ignore
 
 
-def _in_turn(program: AbstractTransition, chains, done, count):
-    return jax.lax.map(lambda chain: _advance_one(program, chain, done, count), chains)
+def _vectorised(transition: AbstractTransition, chains, done, count):
+    return for_each_chain(lambda chain: _advance_one(transition, chain, done, count))(chains)
 
 
-_program = jit_bounded(_together, COMPILER_OPTIONS)
+def _sequential(transition: AbstractTransition, chains, done, count):
+    return jax.lax.map(lambda chain: _advance_one(transition, chain, done, count), chains)
 
 
-def _as_routine(program: AbstractTransition, chains, done, count):
+def _fused(transition: AbstractTransition, chains, done, count):
     """Chains that may wait for one another had better make their transitions one after another."""
-    args = program, chains, done, count
-    if program.lockstep or jax.tree.leaves(chains)[0].shape[0] == 1:
-        return fuse_cpu(_together, args)
-    return fuse_cpu(_in_turn, args, otherwise=_together)
+    args = transition, chains, done, count
+    if transition.is_lockstep or jax.tree.leaves(chains)[0].shape[0] == 1:
+        return fuse_cpu(_vectorised, args)
+    return fuse_cpu(_sequential, args, otherwise=_vectorised)
 
 
-_routine = jit_bounded(_as_routine, FUSED_OPTIONS)
+_advance = jit_bounded(_vectorised, lambda: for_transitions(fused=False))
+_advance_fused = jit_bounded(_fused, lambda: for_transitions(fused=True))
 
 
 def longest_block(size: int, num_chains: int) -> int:
-    """The most transitions of so many chains in one block, of which each keeps `size` numbers.
+    """The most transitions of these chains in one block, if each draw keeps `size` numbers.
 
-    A bound on memory, and on what travels from an accelerator, where the chains are thousands.
+    This bounds memory, and what leaves an accelerator at once, where the chains are thousands.
     Shorter blocks run the same program.
     """
     most = 2**22 if num_chains < 1024 else 2**25
@@ -95,14 +98,14 @@ def for_each_chain(function):
     return mapped
 
 
-def _advance_one(program: AbstractTransition, chain, done, count):
+def _advance_one(transition: AbstractTransition, chain, done, count):
     def body(i, carry):
         chain, block = carry
-        chain, draw = program.draw(chain, done + i)
+        chain, draw = transition.draw(chain, done + i)
         return chain, jax.tree.map(lambda all, one: all.at[i].set(one), block, draw)
 
     empty = jax.tree.map(
-        lambda x: jnp.zeros((program.longest_block, *x.shape), x.dtype),
-        jax.eval_shape(program.draw, chain, done)[1],
+        lambda x: jnp.zeros((transition.longest_block, *x.shape), x.dtype),
+        jax.eval_shape(transition.draw, chain, done)[1],
     )
     return jax.lax.fori_loop(0, count, body, (chain, empty))

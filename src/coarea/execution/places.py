@@ -66,20 +66,21 @@ def _keys(key, chains) -> ChainKeys:
     return jax.vmap(lambda i: chain_keys(key, i))(chains)
 
 
-def places_for(num_chains: int, together: int, devices: Devices) -> list[Place]:
+def places_for(num_chains: int, vmap_width: int, devices: Devices) -> list[Place]:
     """The places for chains 0, 1, … on the devices asked for, or on JAX's default ones.
 
-    On a CPU as many as are best run `together` share one.
+    On a CPU up to `vmap_width` chains share a place.
     """
     found = _devices(devices)
     if found[0].platform == "cpu":
         found = found[:1]  # virtual CPU devices share the cores, which the threads fill
-        num_groups = math.ceil(num_chains / together)
+        width = vmap_width
+        num_groups = math.ceil(num_chains / width)
     else:
         num_groups = min(len(found), num_chains)
-        together = math.ceil(num_chains / num_groups)
+        width = math.ceil(num_chains / num_groups)
     return [
-        Place(found[i % len(found)], range(i * together, (i + 1) * together), num_chains)
+        Place(found[i % len(found)], range(i * width, (i + 1) * width), num_chains)
         for i in range(num_groups)
     ]
 

@@ -1,6 +1,7 @@
-"""Running groups of chains on the machine's cores, block by block, until done or interrupted."""
+"""Groups of chains on the machine's cores, block by block, until done or interrupted."""
 
 import contextlib
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coarea.execution.blocks import AbstractTransition, Block, advance
+from coarea.execution.blocks import AbstractTransition, Block, advance, compile_fused
 from coarea.execution.places import Place
 from coarea.execution.progress import BlockReport
 from coarea.precision import Precision, computing_in
@@ -70,20 +71,24 @@ class Group:
         """How many draws of each chain there are."""
         return max(0, self._done - self._warmup)
 
-    def advance(self, program: AbstractTransition) -> BlockReport:
-        """Run one block; its length follows the pace of the last one."""
+    def begin(self) -> Any:
+        """The chains, at their start points if nothing has been run yet."""
         if self.chains is None:
             self.chains = self._begin()
+        return self.chains
+
+    def advance(self, transition: AbstractTransition) -> BlockReport:
+        """Run one block; its length follows the pace of the last one."""
         is_warmup = self._done < self._warmup
         count = min(self._count, (self._warmup if is_warmup else self._total) - self._done)
         began = time.perf_counter()
         chains, block = jax.block_until_ready(
-            advance(program, self.chains, jnp.asarray(self._done), jnp.asarray(count))
+            advance(transition, self.begin(), jnp.asarray(self._done), jnp.asarray(count))
         )
         pace = (time.perf_counter() - began) / count
         travels = self.place.is_accelerator
         seconds = _SECONDS_PER_BLOCK_THAT_TRAVELS if travels else _SECONDS_PER_BLOCK
-        self._count = int(np.clip(seconds / pace, 1, program.longest_block))
+        self._count = int(np.clip(seconds / pace, 1, transition.longest_block))
         self.chains = chains
         if not is_warmup:
             self._wait_for_copy()
@@ -130,7 +135,7 @@ def num_cores() -> int:
 
 
 def draw(
-    program: AbstractTransition,
+    transition: AbstractTransition,
     groups: Sequence[Group],
     chains: int,
     draws: int,
@@ -138,7 +143,7 @@ def draw(
     report: Callable[[BlockReport], None],
 ) -> tuple[RunResult, list[Group]]:
     """All draws of all groups, and the groups that brought some: all, unless it ended early."""
-    stopped = _run(program, groups, precision, report)
+    stopped = _run(transition, groups, precision, report)
     drawn = [group for group in groups if group.num_draws]
     if not drawn and isinstance(stopped, KeyboardInterrupt):
         raise KeyboardInterrupt("interrupted during warm-up: no draw had been made yet.")
@@ -151,7 +156,7 @@ def draw(
     return RunResult(block, stopped, seen), drawn
 
 
-def _run(program, groups, precision, report) -> BaseException | None:
+def _run(transition, groups, precision, report) -> BaseException | None:
     """Advance all groups in turn until each has its draws, or until something stops them: what.
 
     An interrupt or an error lets the blocks that are under way finish; their draws are kept.
@@ -159,18 +164,15 @@ def _run(program, groups, precision, report) -> BaseException | None:
 
     def work(group: Group) -> BlockReport:
         with computing_in(precision), group.place.active():
-            return group.advance(program)
+            return group.advance(transition)
 
     def begin() -> BlockReport:
         """The first block compiles the program; the other groups then find it ready."""
-        nonlocal program
-        try:
-            return work(groups[0])
-        except jax.errors.JaxRuntimeError:
-            if not program.fuse:
-                raise
-            program = replace(program, fuse=False)
-            return work(groups[0])
+        nonlocal transition
+        if transition.fuse:
+            with computing_in(precision), groups[0].place.active():
+                transition = _without_fusion_if_refused(transition, groups[0].begin())
+        return work(groups[0])
 
     pending: dict[Future, Group] = {}
     with ThreadPoolExecutor(min(num_cores(), len(groups))) as pool:
@@ -189,3 +191,20 @@ def _run(program, groups, precision, report) -> BaseException | None:
                 pool.shutdown(cancel_futures=True)
             return stop
     return None
+
+
+def _without_fusion_if_refused(transition: AbstractTransition, chains: Any) -> AbstractTransition:
+    """The transition, compiled; as ordinary kernels if the compiler refuses to fuse them.
+
+    Fusion relies on an undocumented feature of XLA. What fails while running is not caught.
+    """
+    try:
+        compile_fused(transition, chains)
+    except jax.errors.JaxRuntimeError as error:
+        logging.getLogger("coarea").warning(
+            "XLA could not compile the transitions as one kernel (%s): they run as many, which is "
+            "slower for small models.",
+            str(error).split("\n")[0],
+        )
+        return replace(transition, fuse=False)
+    return transition

@@ -1,4 +1,4 @@
-"""A transition of a chain on a manifold: its next draw, and what is learnt of it."""
+"""A transition of a chain on a target: its next draw, what is recorded, and the adaptation."""
 
 from typing import NamedTuple
 
@@ -7,13 +7,13 @@ import jax
 from jaxtyping import Array, Bool, Float, Int, Key
 from typing_extensions import override
 
-from coarea.adaptation.warmup import Adaptation, AdaptedParameters, Warmup
-from coarea.dynamics.rattle import PhaseState
+from coarea.adaptation.plan import Plan
+from coarea.adaptation.warmup import Adaptation, AdaptedParameters
+from coarea.dynamics.integrator import PhaseState
 from coarea.execution.blocks import AbstractTransition, Block, for_each_chain
-from coarea.kernels.chmc import CHMC
-from coarea.kernels.kernel import AbstractKernel, TransitionInfo, Tuning
-from coarea.manifolds import AbstractTarget
-from coarea.manifolds.target import to_model_space, to_sampler_space
+from coarea.kernels.kernel import TransitionInfo
+from coarea.manifolds.rescaling import Rescaling
+from coarea.manifolds.target import AbstractTarget, constraint_error
 from coarea.xla import jit_fast_compile
 
 
@@ -26,10 +26,10 @@ class ChainState(NamedTuple):
 
 
 class FinalState(NamedTuple):
-    """Where a chain is and what it has learnt (None: nothing yet): enough to go on from."""
+    """Where a chain is and what it has adapted (None: nothing yet): enough to go on from."""
 
     position: Float[Array, " M"]
-    learnt: AdaptedParameters | None
+    adapted: AdaptedParameters | None
 
 
 class TransitionStats(NamedTuple):
@@ -47,74 +47,56 @@ class TransitionStats(NamedTuple):
     constraint_error: Float[Array, ""]
 
 
-class Plan(eqx.Module):
-    """The kernel, and how it is tuned."""
-
-    kernel: AbstractKernel
-    warmup: Warmup
-    given_step: Float[Array, ""] | None
-
-    def tuning(self, adaptation: Adaptation, transition: Int[Array, ""]) -> Tuning:
-        """What warm-up has reached, but the step size that the user gave."""
-        tuning = self.warmup.tuning(adaptation, transition)
-        return tuning if self.given_step is None else tuning._replace(step_size=self.given_step)
-
-    def learnt(self, adaptation: Adaptation) -> AdaptedParameters:
-        """What the draws are made with."""
-        learnt = self.warmup.learnt(adaptation)
-        return learnt if self.given_step is None else learnt._replace(step_size=self.given_step)
-
-
 @jit_fast_compile
 def begin(
     plan: Plan,
     target: AbstractTarget,
     keys: Key[Array, " chains"],
     u: Float[Array, "chains M"],
-    learnt: AdaptedParameters | None,
+    adapted: AdaptedParameters | None,
 ) -> ChainState:
-    """Chains at their start points, with what was learnt of them earlier."""
+    """Chains at their start points, with what an earlier run has adapted."""
 
-    def one(key, u, learnt):
+    def one(key, u, adapted):
         warmup = plan.warmup
-        adaptation = warmup.init(target, u) if learnt is None else warmup.resume(learnt, u.size)
-        state = plan.kernel.init(*_in_units(target, u, adaptation.units))
+        adaptation = warmup.init(target, u) if adapted is None else warmup.resume(adapted, u.size)
+        state = _init(plan, target, u, adaptation.rescaling)
         return ChainState(key, state, adaptation)
 
-    return for_each_chain(one)(keys, u, learnt)
+    return for_each_chain(one)(keys, u, adapted)
 
 
 @jit_fast_compile
 def end(plan: Plan, chains: ChainState) -> FinalState:
-    """How chains can be taken up again later."""
+    """What is needed to take the chains up again later."""
 
     def one(chain: ChainState):
-        u = to_model_space(chain.state.position, chain.adaptation.units)
-        return FinalState(u, plan.learnt(chain.adaptation))
+        u = chain.adaptation.rescaling.to_model_space(chain.state.position)
+        return FinalState(u, plan.adapted(chain.adaptation))
 
     return for_each_chain(one)(chains)
 
 
-def kept_of(target: AbstractTarget, u: Float[Array, " M"], keep_inputs: bool):
-    """What is kept of a position: latents, and inputs if they are wanted."""
-    latents = {name: x for name, x in target.latents(u).items() if name not in target.fixed}
-    return latents, target.inputs(u) if keep_inputs else None
+def recorded(target: AbstractTarget, u: Float[Array, " M"], keep_inputs: bool):
+    """What is stored of a position: latents, and inputs if they are wanted."""
+    reporter = target.reporter
+    latents = {name: x for name, x in reporter.latents(u).items() if name not in reporter.fixed}
+    return latents, reporter.inputs(u) if keep_inputs else None
 
 
 def transition(
     plan: Plan, target: AbstractTarget, chain: ChainState, number: Int[Array, ""]
 ) -> tuple[ChainState, Float[Array, " M"], TransitionStats]:
-    """A chain's next draw, what is learnt of it, and how it went. Its first has number 0."""
+    """A chain after its next transition (the first has number 0), its draw, and how it went."""
     tuning = plan.tuning(chain.adaptation, number)
     key = jax.random.fold_in(chain.key, number)
-    units = chain.adaptation.units
-    measured = target if units is None else target.in_units(units)
-    state, info = plan.kernel.step(measured, key, chain.state, tuning)
-    u = to_model_space(state.position, units)
+    rescaling = chain.adaptation.rescaling
+    state, info = plan.kernel.step(_rescaled(target, rescaling), key, chain.state, tuning)
+    u = rescaling.to_model_space(state.position)
     adaptation = plan.warmup.update(target, chain.adaptation, info, u, number)
-    stats = _stats(state, info, tuning.step_size, target.constraint_error(u))
-    if units is not None:
-        state = _measured_anew(plan, target, state, u, adaptation.units, number)
+    stats = _stats(state, info, tuning.step_size, constraint_error(target, u))
+    if not rescaling.is_identity:
+        state = _in_new_window(plan, target, state, u, adaptation.rescaling, number)
     return ChainState(chain.key, state, adaptation), u, stats
 
 
@@ -128,32 +110,40 @@ class ExactTransition(AbstractTransition):
     fuse: bool = eqx.field(static=True, default=False)
 
     @property
-    def lockstep(self):
-        """Where nothing is solved for, and every trajectory takes the same steps."""
-        return self.target.num_constraints == 0 and isinstance(self.plan.kernel, CHMC)
+    def is_lockstep(self):
+        """All trajectories have one length, and no solver iterates for longer than another."""
+        kernel = self.plan.kernel
+        return kernel.has_common_length and not kernel.integrator_for(self.target).is_iterative
 
     @override
     def draw(self, chain, number):
         chain, u, stats = transition(self.plan, self.target, chain, number)
-        return chain, Block(*kept_of(self.target, u, self.keep_inputs), stats)
+        return chain, Block(*recorded(self.target, u, self.keep_inputs), stats)
 
 
-def _in_units(target, u, units):
-    """The target and a position in given units."""
-    return (target if units is None else target.in_units(units)), to_sampler_space(u, units)
+def _rescaled(target: AbstractTarget, rescaling: Rescaling) -> AbstractTarget:
+    return target if rescaling.is_identity else target.rescale(rescaling)
 
 
-def _measured_anew(plan, target, state, u, units, transition):
-    """The state in a new window's units; else, for `vmap`'s sake, a loop that is not entered."""
-
-    def remeasure(carry):
-        return False, plan.kernel.init(*_in_units(target, u, units))
-
-    begins = (transition < plan.warmup.length) & plan.warmup.starts_window(transition)
-    return jax.lax.while_loop(lambda carry: carry[0], remeasure, (begins, state))[1]
+def _init(plan: Plan, target: AbstractTarget, u, rescaling: Rescaling) -> PhaseState:
+    """The state at a position of model space."""
+    return plan.kernel.init(_rescaled(target, rescaling), rescaling.to_sampler_space(u))
 
 
-def _stats(state: PhaseState, info: TransitionInfo, step_size, constraint_error) -> TransitionStats:
+def _in_new_window(plan, target, state, u, rescaling, number) -> PhaseState:
+    """The state with a new window's rescaling, if one begins.
+
+    The loop is entered at most once; under `vmap` it costs nothing where no chain enters it.
+    """
+
+    def initialise(carry):
+        return False, _init(plan, target, u, rescaling)
+
+    begins = (number < plan.warmup.length) & plan.warmup.starts_window(number)
+    return jax.lax.while_loop(lambda carry: carry[0], initialise, (begins, state))[1]
+
+
+def _stats(state: PhaseState, info: TransitionInfo, step_size, error) -> TransitionStats:
     return TransitionStats(
         acceptance_rate=info.acceptance_rate,
         diverging=info.is_divergent,
@@ -164,5 +154,5 @@ def _stats(state: PhaseState, info: TransitionInfo, step_size, constraint_error)
         step_size=step_size,
         convergence_error=info.convergence_error,
         non_reversible_step=info.non_reversible_step,
-        constraint_error=constraint_error,
+        constraint_error=error,
     )

@@ -46,6 +46,11 @@ class AbstractGenerator(eqx.Module):
         return self.inputs.draw(key)
 
     @property
+    def fixed(self) -> Mapping[str, Array]:
+        """The outputs that are the same whatever the inputs are."""
+        return {}
+
+    @property
     def given(self) -> Mapping[str, np.ndarray]:
         """Data that enter by a likelihood, by name."""
         return {}

@@ -15,11 +15,10 @@ import jax.numpy as jnp
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Bool, Float, Int
 
-from coarea.dynamics.tolerance import Tolerance
+from coarea.dynamics.projection import Tolerance
 from coarea.jacobians.dense import Dense
-from coarea.manifolds import AbstractTarget
-from coarea.xla import calls_lapack, sequential_vmap_on_cpu
-from coarea.xla import jit_fast_compile
+from coarea.manifolds.target import AbstractConstrainedTarget
+from coarea.xla import calls_lapack, jit_fast_compile, sequential_vmap_on_cpu
 
 _MAX_LINEARISATIONS = 500
 # Gauss–Newton iterations for several constraints, which else are halved; for one there is no less.
@@ -40,9 +39,11 @@ class Start(NamedTuple):
     log_density: Float[Array, ""]
 
 
-def improve(target: AbstractTarget, u: Float[Array, "chains M"], tolerance: Tolerance) -> Start:
+def improve(
+    target: AbstractConstrainedTarget, u: Float[Array, "chains M"], tolerance: Tolerance
+) -> Start:
     """Move each given point onto the manifold."""
-    return (_run_quickly if target.is_cheap else _run)(target, u, tolerance)
+    return (_run_quickly if _is_cheap(target) else _run)(target, u, tolerance)
 
 
 class _Attempt(NamedTuple):
@@ -65,18 +66,25 @@ class _Progress(NamedTuple):
     stuck: Bool[Array, ""]
 
 
-def _approach(target: AbstractTarget, u: Float[Array, "chains M"], tolerance: Tolerance) -> Start:
+def _is_cheap(target: AbstractConstrainedTarget) -> bool:
+    """Whether linearising takes no more evaluations than there are constraints."""
+    return target.hints.linearisation_cost <= target.num_constraints
+
+
+def _approach(
+    target: AbstractConstrainedTarget, u: Float[Array, "chains M"], tolerance: Tolerance
+) -> Start:
     """From each point to the manifold."""
-    approach = _approach_at_once if target.is_cheap else _approach_in_turn
+    approach = _approach_at_once if _is_cheap(target) else _approach_progressively
 
     def one(u):
         return approach(target, u, tolerance)
 
-    in_turn = not target.is_light or calls_lapack(lambda u: target.residual(u), u[0])
-    return (sequential_vmap_on_cpu if in_turn else jax.vmap)(one)(u)
+    needs_lapack = not target.hints.can_repeat or calls_lapack(lambda u: target.residual(u), u[0])
+    return (sequential_vmap_on_cpu if needs_lapack else jax.vmap)(one)(u)
 
 
-# Where linearising is dear, loops of it are worth compiling well.
+# Where linearising is expensive, loops of it are worth compiling well.
 _run_quickly, _run = jit_fast_compile(_approach), jit_fast_compile(_approach, level=1)
 
 
@@ -102,7 +110,7 @@ def _approach_at_once(target, u, tolerance) -> Start:
         _Attempt(u, error(u), far, jnp.asarray(0), jnp.asarray(False)),
     )
     met = tolerance.is_met(target, end.u, end.error, end.step)
-    return _judged(target, end.u, end.error / target.scale, met, tolerance)
+    return _judged(target, end.u, end.error / target.scales.residual, met, tolerance)
 
 
 def _judged(target, u, error, met, tolerance) -> Start:
@@ -130,10 +138,10 @@ def _searched_along(target, at: _Attempt, full, error, tolerance) -> _Attempt:
     )
 
 
-def _approach_in_turn(target, u, tolerance) -> Start:
+def _approach_progressively(target, u, tolerance) -> Start:
     """Adding constraints as earlier ones are met."""
     N = target.num_constraints
-    jacobian = Dense.for_size(N, target.num_inputs).jacobian(target.residual)
+    jacobian = Dense(N, target.num_inputs).jacobian(target.residual)
     # Constraints by how many inputs they respond to. An overflow counts as a response.
     responses = jnp.sum(jacobian(u) != 0, axis=1)
     rank = jnp.argsort(jnp.argsort(responses))
@@ -178,5 +186,5 @@ def _approach_in_turn(target, u, tolerance) -> Start:
     end = jax.lax.while_loop(
         unfinished, extend, _Progress(u, zero, jnp.asarray(N), zero, jnp.asarray(False))
     )
-    left = error(end.u, jnp.full(N, True)) / target.scale
+    left = error(end.u, jnp.full(N, True)) / target.scales.residual
     return _judged(target, end.u, left, end.met == N, tolerance)

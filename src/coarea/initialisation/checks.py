@@ -6,12 +6,12 @@ import warnings
 import numpy as np
 from jaxtyping import Array, Float
 
-from coarea.dynamics.tolerance import Tolerance
+from coarea.dynamics.projection import Tolerance
 from coarea.errors import JacobianError, ModelError, SamplingWarning, SettingError, StartError
 from coarea.initialisation.approach import Start
 from coarea.initialisation.search import CANDIDATES, ROUNDS, is_usable
 from coarea.jacobians.dense import Dense
-from coarea.manifolds import AbstractTarget
+from coarea.manifolds.target import AbstractConstrainedTarget
 from coarea.xla import jit_fast_compile
 
 # The largest Jacobian whose rank is looked at.
@@ -22,7 +22,7 @@ _EXTREME = 1e140
 _FULL_RANK = 1e-4
 
 
-def check_given(target: AbstractTarget, given, chains: int) -> np.ndarray:
+def check_given(target: AbstractConstrainedTarget, given, chains: int) -> np.ndarray:
     """The user's start points, refused unless there is one for each chain."""
     try:
         u = np.asarray(given, dtype=float)
@@ -63,7 +63,7 @@ def with_shared_starts(starts: Start, tolerance: Tolerance, stacklevel: int) -> 
 
 
 def check_starts(
-    target: AbstractTarget, starts: Start, tolerance: Tolerance, are_given: bool = False
+    target: AbstractConstrainedTarget, starts: Start, tolerance: Tolerance, are_given: bool = False
 ) -> None:
     """Raise if a chain has no start, with the likeliest reason, or a start where J is singular."""
     error = np.asarray(starts.error)
@@ -96,14 +96,14 @@ def check_starts(
         )
 
 
-def check_rank(target: AbstractTarget, u: Float[Array, " M"]) -> None:
+def check_rank(target: AbstractConstrainedTarget, u: Float[Array, " M"]) -> None:
     """Raise if the constraints do not respond to the inputs independently at u.
 
     Not looked at where it would cost more than the run.
     """
     if target.num_constraints * target.num_inputs > _MOST_ELEMENTS:
         return
-    rows = target.constraints
+    rows = target.reporter.active_constraints(target.num_constraints)
     J = np.asarray(_jacobian(target, u))[rows]
     digits = np.finfo(J.dtype).eps
     J = J.astype(float)
@@ -140,10 +140,10 @@ def check_rank(target: AbstractTarget, u: Float[Array, " M"]) -> None:
 
 
 def _names(target, constraints) -> str:
-    shown = ", ".join(target.describe(int(i)) for i in constraints[:6])
+    shown = ", ".join(target.reporter.describe(int(i)) for i in constraints[:6])
     return shown + (f" and {len(constraints) - 6} more" if len(constraints) > 6 else "")
 
 
 @jit_fast_compile
 def _jacobian(target, u):
-    return Dense.for_size(target.num_constraints, target.num_inputs).jacobian(target.residual)(u)
+    return Dense(target.num_constraints, target.num_inputs).jacobian(target.residual)(u)

@@ -10,7 +10,7 @@ from coarea.dynamics import Rattle
 from coarea.initialisation.checks import check_starts, with_shared_starts
 from coarea.initialisation.search import search
 from coarea.keys import chain_keys, checked_key
-from coarea.manifolds import AbstractTarget
+from coarea.manifolds.target import AbstractTarget
 from coarea.manifolds.validation import check_target
 from coarea.precision import top_level
 from coarea.xla import one_blas_thread
@@ -31,10 +31,10 @@ def find_start(target: AbstractTarget, key: Key[Array, ""], chains: int) -> np.n
     tolerance = Rattle().tolerance_for(jnp.float64)
     with one_blas_thread():
         found = [
-            search(target.ambient, chain_keys(key, chain).start[None], tolerance)
+            search(target.manifold, chain_keys(key, chain).start[None], tolerance)
             for chain in range(chains)
         ]
     starts = jax.tree.map(lambda *x: jnp.concatenate(x), *found)
     starts = with_shared_starts(starts, tolerance, stacklevel=4)
-    check_starts(target.ambient, starts, tolerance)
-    return np.asarray(jax.vmap(target.restrict)(starts.u))
+    check_starts(target.manifold, starts, tolerance)
+    return np.asarray(jax.vmap(target.from_manifold)(starts.u))

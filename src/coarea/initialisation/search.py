@@ -6,9 +6,10 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Key
 
-from coarea.dynamics.tolerance import Tolerance
+from coarea.dynamics.projection import Tolerance
 from coarea.initialisation.approach import Start, improve
-from coarea.manifolds import AbstractTarget, LiftedPosterior
+from coarea.manifolds.lifted import LiftedPosterior
+from coarea.manifolds.target import AbstractConstrainedTarget
 from coarea.xla import jit_fast_compile
 
 # Prior draws tried at once for each chain, and how often.
@@ -16,7 +17,9 @@ CANDIDATES = 8
 ROUNDS = 4
 
 
-def search(target: AbstractTarget, keys: Key[Array, " chains"], tolerance: Tolerance) -> Start:
+def search(
+    target: AbstractConstrainedTarget, keys: Key[Array, " chains"], tolerance: Tolerance
+) -> Start:
     """A start for each key: the first plausible one of its candidates that reached the manifold.
 
     Not the most probable one: of a posterior in pieces all chains would then start in the heaviest
@@ -103,8 +106,8 @@ def _better(
 
 def _are_plausible(target, start: Start, tolerance: Tolerance) -> Bool[Array, "..."]:
     """Whether a start can be used, and its normal inputs are of a size that normals have."""
-    size = start.u**2 @ jnp.asarray(target.normals, start.u.dtype)
-    return is_usable(start, tolerance) & (size <= 4 * np.sum(target.normals) + 20)
+    size = start.u**2 @ jnp.asarray(target.gaussian, start.u.dtype)
+    return is_usable(start, tolerance) & (size <= 4 * np.sum(target.gaussian) + 20)
 
 
 def is_usable(start: Start, tolerance: Tolerance) -> Bool[Array, "..."]:

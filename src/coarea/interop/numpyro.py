@@ -11,19 +11,15 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import is_prng_key
 
 from coarea.errors import SettingError
-from coarea.execution.transitions import ChainState, TransitionStats, begin, transition
+from coarea.execution.transitions import ChainState, TransitionStats
 from coarea.generators import AbstractGenerator
-from coarea.initialisation.approach import improve
-from coarea.initialisation.checks import check_starts
-from coarea.initialisation.search import search
-from coarea.jacobians.choose import Structure
+from coarea.jacobians.choose import StructureName
 from coarea.kernels import NUTS
 from coarea.kernels.kernel import AbstractKernel
 from coarea.keys import typed_keys
-from coarea.manifolds import AbstractTarget, Posterior, condition
-from coarea.manifolds.target import to_model_space
+from coarea.manifolds import Posterior, condition
 from coarea.precision import require_float64
-from coarea.sampling.sample import plan_for
+from coarea.sampling.stepper import Stepper, stepper_for
 
 
 class ConstrainedState(NamedTuple):
@@ -73,7 +69,7 @@ class ConstrainedNUTS(MCMCKernel):
         observed: Mapping[str, Any] | None = None,
         *,
         lift: Iterable[str] | None = None,
-        structure: Structure = "auto",
+        structure: StructureName = "auto",
         kernel: AbstractKernel = NUTS(),
     ):
         if isinstance(model, AbstractGenerator):
@@ -84,10 +80,9 @@ class ConstrainedNUTS(MCMCKernel):
         if not isinstance(kernel, AbstractKernel):
             raise SettingError(f"kernel={kernel!r}: give a kernel such as coarea.NUTS().")
         self._model, self._observed, self._lift = model, observed, lift
-        self._structure: Structure = structure
+        self._structure: StructureName = structure
         self._kernel = kernel
-        self._target: AbstractTarget | None = None
-        self._plan: Any = None
+        self._stepper: Stepper | None = None
         self._known: tuple | None = None
 
     @property
@@ -103,33 +98,25 @@ class ConstrainedNUTS(MCMCKernel):
                 f"num_warmup={num_warmup} is too short to find {self._kernel.adapts}: give 20 or "
                 "more, or kernel=coarea.NUTS(step_size=…)."
             )
-        self._prepare(num_warmup, model_args, model_kwargs or {})
-        target, plan = self._target, self._plan
-        assert target is not None
-        tolerance = self._kernel.integrator.tolerance_for(jnp.zeros(()).dtype)
+        stepper = self._prepare(num_warmup, model_args, model_kwargs or {})
         rng_key = typed_keys(rng_key)
         is_single = is_prng_key(rng_key)
-        keys = rng_key[None] if is_single else rng_key
-        if init_params is None:
-            starts = search(target.ambient, keys, tolerance)
-        else:
-            z = jax.tree.map(lambda x: x[None], init_params) if is_single else init_params
-            starts = improve(target.ambient, jax.vmap(self._flat)(z), tolerance)
-        if not isinstance(starts.u, Tracer):
-            check_starts(target.ambient, starts, tolerance)
-        chains = begin(plan, target, keys, jax.vmap(target.restrict)(starts.u), None)
+        keys, z = rng_key, init_params
+        if is_single:
+            keys, z = keys[None], jax.tree.map(lambda x: x[None], z)
+        chains = stepper.start(keys, None if z is None else jax.vmap(self._flat)(z))
         states = jax.vmap(self._first)(chains)
         return jax.tree.map(lambda x: x[0], states) if is_single else states
 
-    def _prepare(self, num_warmup, args, kwargs) -> None:
-        """The target for these arguments; the last one's, if they are the same objects."""
+    def _prepare(self, num_warmup, args, kwargs) -> Stepper:
+        """The stepper for these arguments: the last one, if they are the same objects."""
         known = (num_warmup, *args, *kwargs.keys(), *kwargs.values())
         last = self._known or ()
         if len(known) == len(last) and all(a is b for a, b in zip(known, last, strict=True)):
-            return
+            return self._made
         # Under pmap this is traced, but model and data are known.
         with jax.ensure_compile_time_eval():
-            self._target = condition(
+            target = condition(
                 self._model,
                 self._observed,
                 args=args,
@@ -137,8 +124,14 @@ class ConstrainedNUTS(MCMCKernel):
                 lift=self._lift,
                 structure=self._structure,
             )
-            self._plan = plan_for(self._target, self._kernel, num_warmup)
+            self._stepper = stepper_for(target, self._kernel, num_warmup)
         self._known = known
+        return self._stepper
+
+    @property
+    def _made(self) -> Stepper:
+        assert self._stepper is not None
+        return self._stepper
 
     def sample(self, state: ConstrainedState, model_args, model_kwargs) -> ConstrainedState:
         """One transition of each chain."""
@@ -153,9 +146,8 @@ class ConstrainedNUTS(MCMCKernel):
 
     def postprocess_fn(self, model_args, model_kwargs):  # pyright: ignore
         """From coordinates to the values of all sites that were not observed."""
-        target = self._target
-        assert target is not None
-        return lambda z: target.latents(target.restrict(self._flat(z)))
+        target = self._made.target
+        return lambda z: target.reporter.latents(target.from_manifold(self._flat(z)))
 
     def get_diagnostics_str(self, state: ConstrainedState) -> str:  # pyright: ignore
         """For the progress bar."""
@@ -165,47 +157,31 @@ class ConstrainedNUTS(MCMCKernel):
         )
 
     def _flat(self, z: dict[str, Array]) -> Array:
-        assert self._target is not None
-        whole = self._target.ambient
+        whole = self._made.target.manifold
         assert isinstance(whole, Posterior)
         names = whole.generator.inputs.names
         return jnp.concatenate([jnp.asarray(z[name], float).ravel() for name in names])
 
     def _first(self, chain: ChainState) -> ConstrainedState:
-        zero, no = jnp.zeros(()), jnp.asarray(False)
-        stats = TransitionStats(
-            acceptance_rate=zero,
-            diverging=no,
-            energy=chain.state.energy,
-            lp=chain.state.logdensity,
-            n_steps=jnp.asarray(0),
-            tree_depth=jnp.asarray(0),
-            step_size=zero,
-            convergence_error=no,
-            non_reversible_step=no,
-            constraint_error=zero,
+        stepper = self._made
+        stats = stepper.first_stats(chain)
+        return self._state(
+            jnp.asarray(0), chain, stepper.position(chain), stats, jnp.zeros(()), chain.key
         )
-        u = to_model_space(chain.state.position, chain.adaptation.units)
-        return self._state(jnp.asarray(0), chain, u, stats, zero, chain.key)
 
     def _next(self, state: ConstrainedState, number) -> ConstrainedState:
-        assert self._target is not None
-        chain = state.chain._replace(
-            key=typed_keys(state.rng_key)
-        )  # the driver may have put in another
-        chain, u, stats = transition(self._plan, self._target, chain, number)
+        # The driver may have put in another key.
+        chain = state.chain._replace(key=typed_keys(state.rng_key))
+        chain, u, stats = self._made.step(chain, number)
         # The mean of this phase, as NumPyro's own kernels have it.
-        length = self._plan.warmup.length
-        age = jnp.where(number < length, number, number - length) + 1
         mean = state.mean_accept_prob
-        mean = mean + (stats.acceptance_rate - mean) / age
+        mean = mean + (stats.acceptance_rate - mean) / self._made.phase_age(number)
         return self._state(number + 1, chain, u, stats, mean, state.rng_key)
 
     def _state(self, i, chain, u, stats: TransitionStats, mean, rng_key) -> ConstrainedState:
-        assert self._target is not None
         return ConstrainedState(
             i=i,
-            z=self._target.inputs(u),
+            z=self._made.target.reporter.inputs(u),
             potential_energy=-stats.lp,
             energy=stats.energy,
             num_steps=stats.n_steps,

@@ -4,8 +4,6 @@ B is block lower bidiagonal, BBᵀ block tridiagonal, and so its Cholesky factor
 the diagonal and L_k below it: T (d³ + d L²) a step, d the rows of a block.
 """
 
-from typing import ClassVar
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -40,7 +38,7 @@ class Bidiagonal(eqx.Module):
         return diagonal, below, above
 
 
-class BlockTridiagonal(AbstractLocal):
+class BidiagonalFactor(AbstractLocal):
     """B with the Cholesky factor of BBᵀ."""
 
     B: Bidiagonal
@@ -51,13 +49,6 @@ class BlockTridiagonal(AbstractLocal):
     @override
     def is_square(self):
         return False
-
-    @override
-    def apply(self, n):
-        own = n.reshape(self.B.D.shape[0], self.B.D.shape[2])
-        d = self.B.E.shape[2]
-        before = jnp.concatenate([jnp.zeros_like(own[:1, -d:]), own[:-1, -d:]])
-        return (_times(self.B.D, own) + _times(self.B.E, before)).ravel()
 
     @override
     def apply_transpose(self, lam):
@@ -113,7 +104,11 @@ class BlockTridiagonal(AbstractLocal):
 
     @override
     def rotate(self, n):
-        return self.solve(self.apply(n)[None])[0]
+        own = n.reshape(self.B.D.shape[0], self.B.D.shape[2])
+        d = self.B.E.shape[2]
+        before = jnp.concatenate([jnp.zeros_like(own[:1, -d:]), own[:-1, -d:]])
+        product = (_times(self.B.D, own) + _times(self.B.E, before)).ravel()
+        return self.solve(product[None])[0]
 
     @override
     def rotate_transpose(self, r):
@@ -194,25 +189,35 @@ class BlockTridiagonal(AbstractLocal):
         return b.T.reshape(*self.C.shape[:2], b.shape[0])
 
 
-class Lifted(AbstractSplit[BlockTridiagonal]):
+class BlockBidiagonal(AbstractSplit[BidiagonalFactor]):
     """What is linearised offers its own blocks: `constraint.blocks(u)` = (Vᵀ, B).
 
     And ⟨X, J(u)⟩ = `constraint.inner_product(u, *X)` for an X in the layout of (V, B).
     """
 
-    is_cheap: ClassVar[bool] = True
-
-    @property
-    def is_light(self):
-        """Few derivatives, but of a whole simulation, and a factor of all its intervals."""
-        return False
-
-    def vmap_width(self, num_chains):
-        """One: its loops over intervals and its solvers' run as long as the slowest chain needs."""
-        return 1
-
     shared_inputs: Indices = eqx.field(static=True)
     local_inputs: Indices = eqx.field(static=True)
+    rows_per_block: int = eqx.field(static=True)
+
+    @property
+    @override
+    def num_derivatives(self):
+        return self.rows_per_block
+
+    @property
+    @override
+    def has_small_factors(self):
+        return super().has_small_factors and self.rows_per_block <= small.LARGEST
+
+    @property
+    @override
+    def hints(self):
+        """Loops over blocks, and those of solvers, run as long as the slowest chain needs.
+
+        More than one geodesic step pays only where the gradient costs more than the rest of a step
+        and the manifold curves more than the density: measured on simulators.
+        """
+        return super().hints._replace(latency_bound=True, vmap_width=1, geodesic_steps=2)
 
     @override
     def pieces(self, constraint, u):
@@ -251,7 +256,7 @@ class Lifted(AbstractSplit[BlockTridiagonal]):
             return C, small.transpose(small.solve_lower(before, above))
 
         C, L = jax.lax.platform_dependent(diagonal, below, cpu=sequential, default=parallel)
-        return BlockTridiagonal(B, C, L)
+        return BidiagonalFactor(B, C, L)
 
     def local_cotangent(self, local, W, Y, X):
         """(JJᵀ)⁻¹B = ((BBᵀ)⁻¹ − Xᵀ Y) B, of which only the blocks next to B's own meet it."""

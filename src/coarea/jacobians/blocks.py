@@ -4,8 +4,6 @@ All blocks have r rows and w ≥ r local inputs; where some have fewer, they are
 fills up is met whatever the inputs are, and an input that fills up moves nothing.
 """
 
-from typing import ClassVar
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -32,10 +30,6 @@ class BlockDiagonal(AbstractLocal):
     def is_square(self):
         """Among blocks that are filled up to squares there may be wide ones."""
         return self.num_inputs == self.num_constraints
-
-    @override
-    def apply(self, n):
-        return self._unsorted(jnp.einsum("krw,kw->kr", self.B, self._blocks(n)))
 
     @override
     def apply_transpose(self, lam):
@@ -88,15 +82,20 @@ class BlockDiagonal(AbstractLocal):
 class Blocks(AbstractUncoupled[BlockDiagonal]):
     """Row k of `rows` and of `local_inputs` belongs to block k."""
 
-    is_cheap: ClassVar[bool] = True
     shared_inputs: Indices = eqx.field(static=True)
     local_inputs: Indices = eqx.field(static=True)
     rows: Indices = eqx.field(static=True)
     num_constraints: int = eqx.field(static=True)
 
     @property
-    def _has_small_factors(self):
-        return super()._has_small_factors and self.rows.shape[1] <= small.LARGEST
+    @override
+    def num_derivatives(self):
+        return len(self.shared_inputs) + min(self.local_inputs.shape[1], 2 * self.rows.shape[1])
+
+    @property
+    @override
+    def has_small_factors(self):
+        return super().has_small_factors and self.rows.shape[1] <= small.LARGEST
 
     def pieces(self, constraint, u):
         """Tangents for the shared inputs; for blocks, of either side the shorter one."""

@@ -1,7 +1,7 @@
-"""The dense shape: no assumption on J, a Cholesky factor of J Jᵀ. Right for anything."""
+"""The dense structure: no assumption on J, a Cholesky factor of J Jᵀ. Right for anything."""
 
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import Literal
 
 import equinox as eqx
 import jax
@@ -11,30 +11,26 @@ from typing_extensions import override
 
 from coarea.jacobians.linalg import small, triangles
 from coarea.jacobians.linalg.linear_maps import matrix_of
-from coarea.jacobians.structure import AbstractLinearisation, AbstractStructure
+from coarea.jacobians.structure import (
+    AbstractLinearisation,
+    AbstractStructure,
+    ExecutionHints,
+)
 
 
 class DenseLinearisation(AbstractLinearisation):
     """J = C Q with C the lower Cholesky factor of J Jᵀ and QQᵀ = I: C⁻¹ and Q are kept.
 
-    With these at hand, an iteration of the quasi-Newton solver and a projection are products with
-    vectors, where triangular solves take several times as long. C itself only a fallback needs.
+    A quasi-Newton iteration and a projection are then products with vectors; triangular solves
+    would take several times as long. Only the last solvers of a cascade need C itself.
     """
 
     C_inverse: Float[Array, "N N"]
     Q: Float[Array, "N M"]
 
     @override
-    def apply(self, p):
-        return small.solve_lower(self.C_inverse, (self.Q @ p)[:, None])[:, 0]
-
-    @override
     def apply_transpose(self, lam):
         return small.solve_lower_transpose(self.C_inverse, lam[:, None])[:, 0] @ self.Q
-
-    @override
-    def solve_gram(self, b):
-        return (self.C_inverse @ b) @ self.C_inverse
 
     @override
     def pseudo_inverse(self, b):
@@ -57,28 +53,26 @@ class DenseLinearisation(AbstractLinearisation):
 class Dense(AbstractStructure[DenseLinearisation]):
     """Jacobians by forward mode (M tangents) or reverse mode (N cotangents)."""
 
-    is_cheap: ClassVar[bool] = False
-    mode: Literal["forward", "reverse"] = eqx.field(static=True)
-    has_few_rows: bool = eqx.field(static=True, default=False)
+    num_constraints: int = eqx.field(static=True)
+    num_inputs: int = eqx.field(static=True)
+
+    @property
+    def mode(self) -> Literal["forward", "reverse"]:
+        """The cheaper mode: a cotangent costs about twice a tangent, and needs more memory."""
+        return "forward" if self.num_inputs <= 2 * self.num_constraints else "reverse"
 
     @property
     @override
-    def is_light(self):
-        return self.has_few_rows
+    def hints(self):
+        """On a CPU chains are not vectorised: batched products and factors take longer.
 
-    def vmap_width(self, num_chains):
-        """One: on the CPU, XLA's batched products and factors take longer than the same in turn.
-
-        Also, jaxlib's batched LU can deadlock when two threads call it at once, and where nothing
-        is known of a model it may be one that factors matrices itself.
+        Also, batched LAPACK calls can wait for each other for ever, and the model may be one that
+        factors matrices itself.
         """
-        return 1
-
-    @classmethod
-    def for_size(cls, num_constraints: int, num_inputs: int) -> "Dense":
-        """The cheaper mode: a cotangent costs about twice a tangent, and holds on to memory."""
-        mode = "forward" if num_inputs <= 2 * num_constraints else "reverse"
-        return cls(mode, num_constraints <= small.LARGEST)
+        return ExecutionHints(
+            linearisation_cost=min(self.num_inputs, 2 * self.num_constraints),
+            uses_lapack=self.num_constraints > small.LARGEST,
+        )
 
     @override
     def linearise(self, constraint, u):

@@ -1,7 +1,5 @@
 """The elementwise shape: every constraint has a noise of its own, B is diagonal. N L² a step."""
 
-from typing import ClassVar
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -21,10 +19,6 @@ class Diagonal(AbstractLocal):
     @override
     def is_square(self):
         return True
-
-    @override
-    def apply(self, n):
-        return self.b * n
 
     @override
     def apply_transpose(self, lam):
@@ -62,9 +56,13 @@ class Diagonal(AbstractLocal):
 class Elementwise(AbstractUncoupled[Diagonal]):
     """`local_inputs[i]` is the one local input that constraint i sees; no other does."""
 
-    is_cheap: ClassVar[bool] = True
     shared_inputs: Indices = eqx.field(static=True)
     local_inputs: Indices = eqx.field(static=True)
+
+    @property
+    @override
+    def num_derivatives(self):
+        return len(self.shared_inputs) + 1
 
     def pieces(self, constraint, u):
         """A tangent for each shared input, and one for all local ones: they cannot mix."""

@@ -22,7 +22,11 @@ from typing_extensions import override
 
 from coarea.jacobians.indices import Indices
 from coarea.jacobians.linalg import small
-from coarea.jacobians.structure import AbstractLinearisation, AbstractStructure
+from coarea.jacobians.structure import (
+    AbstractLinearisation,
+    AbstractStructure,
+    ExecutionHints,
+)
 from coarea.xla import materialize
 
 _LARGEST_CONSTANT = 2**16
@@ -35,10 +39,6 @@ class AbstractLocal(eqx.Module):
     @abstractmethod
     def is_square(self) -> bool:
         """Whether B is."""
-
-    @abstractmethod
-    def apply(self, n: Float[Array, " K"]) -> Float[Array, " N"]:
-        """B n."""
 
     @abstractmethod
     def apply_transpose(self, lam: Float[Array, " N"]) -> Float[Array, " K"]:
@@ -97,6 +97,7 @@ class SplitLinearisation(AbstractLinearisation, Generic[F]):
     T: Float[Array, "L L"]
     shared_inputs: Indices = eqx.field(static=True)
     local_inputs: Indices = eqx.field(static=True)
+    num_inputs: int = eqx.field(static=True)
 
     @property
     def V(self) -> Float[Array, "L N"]:
@@ -112,25 +113,14 @@ class SplitLinearisation(AbstractLinearisation, Generic[F]):
         return self.local_inputs.put(self.shared_inputs.put(template, v), n)
 
     @override
-    def apply(self, p):
-        v, n = self._parts(p)
-        return v @ self.V + self.local.apply(n)
-
-    @override
     def apply_transpose(self, lam):
-        return self._from_rows(small.products(self.V, lam), self.local.apply_transpose(lam))
-
-    @override
-    def solve_gram(self, b):
-        s = self.local.solve(b[None])[0]
-        s = s - small.combine(self._best(small.products(self.W, s)), self.W)
-        return self.local.solve_transpose(s[None])[0]
+        return self._from_parts(small.products(self.V, lam), self.local.apply_transpose(lam))
 
     @override
     def pseudo_inverse(self, b):
         s = self.local.solve(b[None])[0]
         v = self._best(small.products(self.W, s))
-        return self._from_rows(v, self.local.rotate_transpose(s - small.combine(v, self.W)))
+        return self._from_parts(v, self.local.rotate_transpose(s - small.combine(v, self.W)))
 
     def project(self, p):
         """Without the Gram matrix, through which it loses all digits as the noise shrinks."""
@@ -149,7 +139,7 @@ class SplitLinearisation(AbstractLinearisation, Generic[F]):
             return super().draw(key, like)
         # As sums, these would have XLA compute the draws anew for every element.
         g = jax.random.normal(key, (L,), like.dtype) @ self.T
-        return self._from_rows(g, -self.local.rotate_transpose(g @ self.W))
+        return self._from_parts(g, -self.local.rotate_transpose(g @ self.W))
 
     @override
     def solve_newton(self, previous, b):
@@ -165,15 +155,13 @@ class SplitLinearisation(AbstractLinearisation, Generic[F]):
     def half_log_det(self):
         return self.local.log_det() - small.sum_of_logs(jnp.diagonal(self.T))
 
-    def _from_rows(self, v, n):
+    def _from_parts(self, v, n):
         template = jnp.zeros(self.num_inputs, v.dtype)
         return self._whole(template, v, n)
 
-    num_inputs: int = eqx.field(static=True)
-
 
 class AbstractSplit(AbstractStructure[SplitLinearisation[F]], Generic[F]):
-    """The shapes of this kind: what differs is how B is computed and factored."""
+    """The structures of this kind differ in how B is computed and factored."""
 
     shared_inputs: eqx.AbstractVar[Indices]
     local_inputs: eqx.AbstractVar[Indices]
@@ -200,18 +188,24 @@ class AbstractSplit(AbstractStructure[SplitLinearisation[F]], Generic[F]):
         """
 
     @property
-    def _has_small_factors(self) -> bool:
-        """Whether none of LAPACK's is needed."""
+    @abstractmethod
+    def num_derivatives(self) -> int:
+        """How many tangents and cotangents `pieces` takes."""
+
+    @property
+    def has_small_factors(self) -> bool:
+        """Whether LAPACK is not needed."""
         return len(self.shared_inputs) <= small.LARGEST
 
     @property
     @override
-    def is_light(self):
-        return self.is_cheap and self._has_small_factors
-
-    def vmap_width(self, num_chains):
-        """Several, while small matrices are factored without LAPACK."""
-        return min(8, -(-num_chains // 2)) if self._has_small_factors else 1
+    def hints(self):
+        """Chains are vectorised while small matrices are factored without LAPACK."""
+        return ExecutionHints(
+            linearisation_cost=self.num_derivatives,
+            uses_lapack=not self.has_small_factors,
+            vmap_width=8 if self.has_small_factors else 1,
+        )
 
     @override
     def linearise(self, constraint, u):

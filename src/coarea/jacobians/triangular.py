@@ -4,8 +4,6 @@ So do simulators whose every step is observed and adds noise to what it computes
 paper).
 """
 
-from typing import ClassVar
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -27,10 +25,6 @@ class LowerTriangle(AbstractLocal):
     @override
     def is_square(self):
         return True
-
-    @override
-    def apply(self, n):
-        return self._unsorted(self.B @ n)
 
     @override
     def apply_transpose(self, lam):
@@ -74,14 +68,19 @@ class Triangular(AbstractSplit[LowerTriangle]):
     W, between the two factors of B, has its rows in that order too.
     """
 
-    is_cheap: ClassVar[bool] = False
     shared_inputs: Indices = eqx.field(static=True)
     local_inputs: Indices = eqx.field(static=True)
     rows: Indices = eqx.field(static=True)
 
-    def vmap_width(self, num_chains):
-        """One: the factors are LAPACK's."""
-        return 1
+    @property
+    @override
+    def num_derivatives(self):
+        return len(self.shared_inputs) + len(self.local_inputs)
+
+    @property
+    @override
+    def has_small_factors(self):
+        return False
 
     @override
     def pieces(self, constraint, u):

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from blackjax.base import SamplingAlgorithm
 from typing_extensions import override
 
-from coarea.dynamics import Rattle
+from coarea.dynamics import AbstractIntegrator
 from coarea.kernels.kernel import (
     DIVERGENCE,
     AbstractKernel,
@@ -15,7 +15,7 @@ from coarea.kernels.kernel import (
     as_algorithm,
     step_range,
 )
-from coarea.manifolds import AbstractTarget
+from coarea.manifolds.target import AbstractTarget
 
 # A trajectory that has not turned after so many steps is cut: as many as in the deepest NUTS tree.
 _MOST_STEPS = 1024
@@ -37,7 +37,7 @@ class CHMC(AbstractKernel):
     step_size: float | None = None
     target_acceptance: float = 0.8
     mass: Mass = eqx.field(static=True, default="identity")
-    integrator: Rattle = Rattle()
+    integrator: AbstractIntegrator | None = None
 
     def __check_init__(self):
         if self.num_steps is not None:
@@ -52,23 +52,28 @@ class CHMC(AbstractKernel):
     def _range(self) -> tuple[int, int]:
         return step_range(self.num_steps)
 
+    @property
+    @override
+    def has_common_length(self):
+        return True
+
     def longest_step(self, target):
         """A quarter turn in the mean number of steps: a longer trajectory comes back."""
         mean = 1 if self.num_steps is None else sum(self._range) / 2
-        return self.integrator.flow_for(target).max_flow_time / mean
+        return self.integrator_for(target).max_flow_time(target) / mean
 
     @override
     def step(self, target, key, state, tuning):
         momentum_key, key = jax.random.split(key)
-        start = self.integrator.refresh(momentum_key, state)
+        start = self.integrator_for(target).refresh(momentum_key, state)
         length, level = jax.random.uniform(key, (2,), state.position.dtype)
         if self.num_steps is None:
             until_turn = jnp.round(tuning.u_turn_time / tuning.step_size)
             fewest, most = 1, jnp.clip(until_turn, 2, _MOST_STEPS).astype(int) - 1
         else:
             fewest, most = self._range
-        fraction = length if tuning.fraction is None else tuning.fraction
-        num_steps = jnp.minimum(fewest + (fraction * (most + 1 - fewest)).astype(int), most)
+        quantile = length if tuning.length_quantile is None else tuning.length_quantile
+        num_steps = jnp.minimum(fewest + (quantile * (most + 1 - fewest)).astype(int), most)
         end, count, u_turn_time = self._trajectory(target, start, num_steps, tuning)
         error = end.energy - start.energy
         error = jnp.where(end.failed | jnp.isnan(error), jnp.inf, error)
@@ -92,7 +97,7 @@ class CHMC(AbstractKernel):
         """The state after `num_steps` or at a failure, the steps made, and when it turned back."""
 
         def advance(state):
-            return self.integrator.step(
+            return self.integrator_for(target).step(
                 target, state, tuning.step_size, self.geodesic_steps_for(target)
             )
 
@@ -141,7 +146,7 @@ def chmc(
     step_size: float,
     num_steps: int | tuple[int, int] = (4, 8),
     geodesic_steps: int | None = None,
-    integrator: Rattle = Rattle(),
+    integrator: AbstractIntegrator | None = None,
 ) -> SamplingAlgorithm:
     """Constrained HMC after BlackJAX's contract. Call it, and use it, in double precision.
 

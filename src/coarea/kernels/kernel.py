@@ -11,10 +11,11 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from coarea.arguments import checked_count, checked_number
-from coarea.dynamics import Rattle
-from coarea.dynamics.rattle import PhaseState
+from coarea.dynamics import AbstractIntegrator, Rattle, integrator_for
+from coarea.dynamics.integrator import PhaseState
+from coarea.dynamics.projection import Tolerance
 from coarea.errors import ModelError, SettingError, StartError
-from coarea.manifolds import AbstractTarget
+from coarea.manifolds.target import AbstractTarget, constraint_error
 from coarea.precision import require_float64
 
 # An energy error above this is a divergence, as in Stan and BlackJAX.
@@ -39,29 +40,30 @@ class TransitionInfo(NamedTuple):
 
 
 class Tuning(NamedTuple):
-    """What a kernel runs with, and warm-up finds: one chain's.
+    """The parameters of one transition of one chain, which warm-up adapts.
 
-    `u_turn_time` is how long trajectories take to turn back, for a kernel that is not told their
-    length; while it `is_adapting`, each is followed until it does. `fraction` says how long this
-    one is among the lengths it may have, from 0 to 1; a kernel that is not told draws one.
+    `u_turn_time` is how long trajectories take to turn back, for a kernel whose trajectory length
+    was not given. While it `is_adapting`, each trajectory is followed until it turns.
+    `length_quantile`, from 0 to 1, chooses this trajectory's length from those it may have; without
+    it a kernel draws one.
     """
 
     step_size: Float[Array, ""]
     u_turn_time: Float[Array, ""]
     is_adapting: Bool[Array, ""]
-    fraction: Float[Array, ""] | None = None
+    length_quantile: Float[Array, ""] | None = None
 
 
 class AbstractKernel(eqx.Module):
     """A kernel's settings. What can be adapted is passed to each step.
 
-    A `step_size` that is given is used as it is. `mass="diagonal"` lets warm-up measure every input
-    in units of its standard deviation. In a chart the identity among all inputs is a metric, whose
-    average warm-up finds, and steps are measured in that. `geodesic_steps` are the projected
-    sub-steps of a step, if any are; left out, as many as suit the target.
+    A `step_size` that is given is used as it is. `mass="diagonal"` lets warm-up scale every input
+    by its standard deviation. On a chart `mass="identity"` means the identity on the manifold: a
+    metric, whose average warm-up estimates. `geodesic_steps` are the projected sub-steps of a step,
+    and `integrator` what makes it; left out, those that suit the target.
     """
 
-    integrator: eqx.AbstractVar[Rattle]
+    integrator: eqx.AbstractVar[AbstractIntegrator | None]
     geodesic_steps: eqx.AbstractVar[int | None]
     step_size: eqx.AbstractVar[float | None]
     target_acceptance: eqx.AbstractVar[float]
@@ -74,27 +76,43 @@ class AbstractKernel(eqx.Module):
         checked_number("target_acceptance", self.target_acceptance, 0.0, 1.0, 0.8)
         if not isinstance(self.mass, str) or self.mass not in ("identity", "diagonal"):
             raise SettingError(f"mass={self.mass!r}: choose 'identity' or 'diagonal'.")
-        if not isinstance(self.integrator, Rattle):
-            raise SettingError(f"integrator={self.integrator!r}: give a coarea.dynamics.Rattle.")
+        if not (self.integrator is None or isinstance(self.integrator, AbstractIntegrator)):
+            raise SettingError(
+                f"integrator={self.integrator!r}: leave it out, or give a coarea.dynamics.Rattle."
+            )
 
     @property
     def adapts(self) -> str | None:
-        """What has to be found by warm-up, in words. Nothing, if everything was given."""
+        """What warm-up must find, by name. None if everything was given."""
         if self.step_size is None:
             return "step_size"
         return None
 
     def geodesic_steps_for(self, target: AbstractTarget) -> int:
         """The number given, or the one that suits the target."""
-        return target.geodesic_steps if self.geodesic_steps is None else self.geodesic_steps
+        return target.hints.geodesic_steps if self.geodesic_steps is None else self.geodesic_steps
+
+    def integrator_for(self, target: AbstractTarget) -> AbstractIntegrator:
+        """The integrator given, or the one that suits the target."""
+        return integrator_for(target, self.integrator)
+
+    def tolerance_for(self, dtype) -> Tolerance:
+        """The tolerance with which points count as on the manifold."""
+        given = self.integrator
+        return (given if isinstance(given, Rattle) else Rattle()).tolerance_for(dtype)
+
+    @property
+    @abstractmethod
+    def has_common_length(self) -> bool:
+        """Whether all chains make the same number of steps at the same time."""
 
     def init(self, target: AbstractTarget, u: Float[Array, " M"]) -> PhaseState:
         """The state of a chain at u."""
-        return self.integrator.init(target, u)
+        return self.integrator_for(target).init(target, u)
 
     @abstractmethod
     def longest_step(self, target: AbstractTarget) -> float:
-        """The step size beyond which a longer one can gain nothing, however well it does."""
+        """The step size beyond which a longer step gains nothing."""
 
     @abstractmethod
     def step(
@@ -137,7 +155,7 @@ def as_algorithm(kernel: AbstractKernel, target: AbstractTarget, step_size) -> S
             "a kernel moves on what coarea.condition(model, observed) returns, or on a "
             f"coarea.Manifold; got a {type(target).__name__}."
         )
-    tolerance = kernel.integrator.tolerance_for(jnp.float64).residual
+    tolerance = kernel.tolerance_for(jnp.float64).residual
 
     def init(position, rng_key=None):
         del rng_key  # BlackJAX's contract allows one; these kernels start deterministically
@@ -147,7 +165,7 @@ def as_algorithm(kernel: AbstractKernel, target: AbstractTarget, step_size) -> S
                 f"the position given to init is no vector of {target.num_inputs} numbers."
             )
         if not isinstance(position, Tracer):
-            error = float(target.constraint_error(jnp.asarray(position)))
+            error = float(constraint_error(target, jnp.asarray(position)))
             if not error <= tolerance:
                 raise StartError(
                     f"the position given to init is not on the manifold: its largest residual is "

@@ -2,17 +2,17 @@
 
 from blackjax.base import SamplingAlgorithm
 
-from coarea.dynamics import Rattle
+from coarea.dynamics import AbstractIntegrator
 from coarea.kernels.chmc import CHMC, chmc
 from coarea.kernels.kernel import Mass
-from coarea.manifolds import AbstractTarget
+from coarea.manifolds.target import AbstractTarget
 
 
 def Langevin(
     step_size: float | None = None,
     target_acceptance: float = 0.6,
     mass: Mass = "identity",
-    integrator: Rattle = Rattle(),
+    integrator: AbstractIntegrator | None = None,
 ) -> CHMC:
     """The one-step case of `CHMC`: cheap transitions that explore by diffusion."""
     return CHMC(
@@ -25,7 +25,7 @@ def Langevin(
 
 
 def langevin(
-    target: AbstractTarget, step_size: float, integrator: Rattle = Rattle()
+    target: AbstractTarget, step_size: float, integrator: AbstractIntegrator | None = None
 ) -> SamplingAlgorithm:
     """Constrained Langevin after BlackJAX's contract."""
     return chmc(target, step_size, num_steps=1, integrator=integrator)

@@ -8,8 +8,8 @@ from blackjax.mcmc.nuts import iterative_nuts_proposal
 from typing_extensions import override
 
 from coarea.arguments import checked_count
-from coarea.dynamics import Rattle
-from coarea.dynamics.rattle import PhaseState
+from coarea.dynamics import AbstractIntegrator
+from coarea.dynamics.integrator import PhaseState
 from coarea.kernels.kernel import (
     DIVERGENCE,
     AbstractKernel,
@@ -17,7 +17,7 @@ from coarea.kernels.kernel import (
     TransitionInfo,
     as_algorithm,
 )
-from coarea.manifolds import AbstractTarget
+from coarea.manifolds.target import AbstractTarget
 
 
 class NUTS(AbstractKernel):
@@ -32,27 +32,34 @@ class NUTS(AbstractKernel):
     step_size: float | None = None
     target_acceptance: float = 0.8
     mass: Mass = eqx.field(static=True, default="identity")
-    integrator: Rattle = Rattle()
+    integrator: AbstractIntegrator | None = None
 
     def __check_init__(self):
         checked_count("max_tree_depth", self.max_tree_depth)
 
+    @property
+    @override
+    def has_common_length(self):
+        return False
+
     def longest_step(self, target):
         """A quarter turn: two steps and the trajectory comes back."""
-        return self.integrator.flow_for(target).max_flow_time
+        return self.integrator_for(target).max_flow_time(target)
 
     @override
     def step(self, target, key, state, tuning):
         momentum_key, tree_key = jax.random.split(key)
 
+        integrator = self.integrator_for(target)
+
         def integrate(state: PhaseState, step_size):
-            end = self.integrator.step(target, state, step_size, self.geodesic_steps_for(target))
+            end = integrator.step(target, state, step_size, self.geodesic_steps_for(target))
             return end._replace(logdensity=jnp.where(end.failed, -jnp.inf, end.logdensity))
 
         propose = iterative_nuts_proposal(
             integrate, _kinetic_energy, _is_turning, self.max_tree_depth, DIVERGENCE
         )
-        start = self.integrator.refresh(momentum_key, state)
+        start = integrator.refresh(momentum_key, state)
         chosen, tree = propose(tree_key, start, tuning.step_size)
         ends = tree.trajectory_leftmost_state, tree.trajectory_rightmost_state
         return chosen, TransitionInfo(
@@ -88,7 +95,7 @@ def nuts(
     step_size: float,
     max_tree_depth: int = 10,
     geodesic_steps: int | None = None,
-    integrator: Rattle = Rattle(),
+    integrator: AbstractIntegrator | None = None,
 ) -> SamplingAlgorithm:
     """NUTS on a manifold after BlackJAX's contract. Call it, and use it, in double precision.
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from coarea.errors import DataError, ModelError, PrecisionError
 from coarea.generators import AbstractGenerator, Markov
-from coarea.jacobians.choose import Structure, choose_structure
+from coarea.jacobians.choose import StructureName, choose_structure
 from coarea.jacobians.dense import Dense
 from coarea.manifolds.chart import Chart
 from coarea.manifolds.lifted import LiftedPosterior, with_states
@@ -30,7 +30,7 @@ def condition(
     *,
     args: tuple = (),
     kwargs: Mapping[str, Any] | None = None,
-    structure: Structure = "auto",
+    structure: StructureName = "auto",
     lift: Iterable[str] | None = None,
 ) -> Posterior | LiftedPosterior | Chart:
     """The posterior of a model's inputs given the values that some of its outputs took.
@@ -84,7 +84,7 @@ def condition(
             check_digits(lifted.residual, _flat(lifted.num_inputs), "simulator")
             check_derivatives(lifted, "simulator")
             return lifted
-    posterior = Posterior(generator, observations, Dense.for_size(N, M), "")
+    posterior = Posterior(generator, observations, Dense(N, M), "")
     check_digits(posterior.residual, u, "generator")
     check_derivatives(posterior, "generator")
     found = choose_structure(
@@ -94,7 +94,7 @@ def condition(
         N,
         generator.inputs.groups,
     )
-    posterior = replace(posterior, shape=found.shape, structure=found.words)
+    posterior = replace(posterior, jacobian=found.structure, structure=found.words)
     return Chart(posterior) if structure == "chart" else posterior
 
 

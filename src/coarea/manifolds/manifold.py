@@ -8,20 +8,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array
 from typing_extensions import override
 
 from coarea.errors import ModelError
 from coarea.generators.generator import described
 from coarea.jacobians.dense import Dense
-from coarea.manifolds.target import AbstractGeodesic, AbstractTarget, Evaluation, to_model_space
+from coarea.manifolds.rescaling import Rescaling
+from coarea.manifolds.target import (
+    AbstractConstrainedTarget,
+    AbstractGeodesic,
+    AbstractReporter,
+    Evaluation,
+    Scales,
+)
 from coarea.manifolds.validation import check_derivatives, check_digits
 from coarea.precision import in_float64
 from coarea.tracing import trace
 from coarea.xla import jit_fast_compile
 
 
-class Manifold(AbstractTarget):
+class Manifold(AbstractConstrainedTarget):
     """A density on {x : constraint(x) = 0}.
 
     `log_density` is with respect to the manifold's own (Hausdorff) measure: zero everywhere means
@@ -38,12 +44,12 @@ class Manifold(AbstractTarget):
     constraint: Callable[[Any], Any]
     log_density: Callable[[Any], Any]
     point: np.ndarray | dict[str, np.ndarray]
-    shape: Dense
+    jacobian: Dense
+    rescaling: Rescaling
+    closed_form: AbstractGeodesic | None
     _num_constraints: int = eqx.field(static=True)
-    _extent: np.ndarray
-    _scale: np.ndarray
-    units: Array | None
-    geodesic: AbstractGeodesic | None
+    _size: np.ndarray
+    _residual_size: np.ndarray
 
     @in_float64
     def __init__(
@@ -59,15 +65,15 @@ class Manifold(AbstractTarget):
                 f"geodesic={geodesic!r}: leave it out; spheres and Stiefel manifolds have theirs "
                 "(coarea.manifolds.Sphere, coarea.manifolds.Stiefel)."
             )
-        self.geodesic = geodesic
+        self.closed_form = geodesic
         self.point = _as_arrays(point)
         like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, float), self.point)
         self.constraint = trace(_equations(constraint), like, what="constraint")
         self.log_density = trace(_number(log_density), like, what="log_density")
-        self.units = None
+        self.rescaling = Rescaling()
         flat = self._flat_point
-        self._extent = np.asarray(float(jnp.max(jnp.abs(flat))) or 1.0)
-        residual = jax.eval_shape(lambda u: self._residual(u), flat)
+        self._size = np.asarray(float(jnp.max(jnp.abs(flat))) or 1.0)
+        residual = jax.eval_shape(lambda u: self.residual(u), flat)
         self._num_constraints = residual.size
         if self._num_constraints >= flat.size:
             raise ModelError(
@@ -75,13 +81,13 @@ class Manifold(AbstractTarget):
                 "leaves isolated points or none. Give fewer equations, or a point with more "
                 "elements."
             )
-        self.shape = Dense.for_size(self._num_constraints, flat.size)
-        check_digits(self._residual, flat, "constraint")
+        self.jacobian = Dense(self._num_constraints, flat.size)
+        check_digits(self.residual, flat, "constraint")
         check_digits(self._log_density, flat, "log_density")
         # A residual is judged by how far the constraint moves when the point does.
-        J = _jacobian(self.shape, self.constraint, self.point)
-        size = float(jnp.max(jnp.linalg.norm(J, axis=1))) * float(self._extent)
-        self._scale = np.asarray(size if 0 < size < float("inf") else 1.0)
+        J = _jacobian(self.jacobian, self.constraint, self.point)
+        size = float(jnp.max(jnp.linalg.norm(J, axis=1))) * float(self._size)
+        self._residual_size = np.asarray(size if 0 < size < float("inf") else 1.0)
         check_derivatives(self, "constraint or log_density")
 
     @property
@@ -89,10 +95,7 @@ class Manifold(AbstractTarget):
         return ravel_pytree(self.point)[0].astype(float)
 
     def _unravel(self, u):
-        return ravel_pytree(self.point)[1](to_model_space(u, self.units).astype(float))
-
-    def _residual(self, u):
-        return self.constraint(self._unravel(u))
+        return ravel_pytree(self.point)[1](self.rescaling.to_model_space(u).astype(float))
 
     def _log_density(self, u):
         return self.log_density(self._unravel(u))
@@ -109,66 +112,60 @@ class Manifold(AbstractTarget):
 
     @property
     @override
-    def scale(self):
-        return jnp.asarray(self._scale, float)
+    def scales(self):
+        size = jnp.asarray(self._size, float)
+        R = self.rescaling.matrix
+        return Scales(
+            residual=jnp.asarray(self._residual_size, float),
+            position=size if R is None else jnp.max(size / R),
+        )
 
     @property
     @override
-    def extent(self):
-        extent = jnp.asarray(self._extent, float)
-        return extent if self.units is None else jnp.max(extent / self.units)
-
-    @property
-    @override
-    def normals(self):
+    def gaussian(self):
         return np.zeros(self.num_inputs, dtype=bool)
 
     @property
-    def closed_form(self):
-        """As given, for points in their own units: in others the manifold is another one."""
-        return self.geodesic if self.units is None else None
+    @override
+    def hints(self):
+        return self.jacobian.hints
 
     @property
     @override
-    def is_cheap(self):
-        return self.shape.is_cheap
+    def reporter(self):
+        return ManifoldReporter(self.point)
 
     @property
-    @override
-    def is_light(self):
-        return self.shape.is_light
+    def geodesic(self):
+        """As given, in model space: a rescaled manifold is another one."""
+        return self.closed_form if self.rescaling.is_identity else None
 
     @override
-    def vmap_width(self, num_chains):
-        return self.shape.vmap_width(num_chains)
-
-    @override
-    def in_units(self, units):
-        return eqx.tree_at(lambda t: t.units, self, units, is_leaf=lambda x: x is None)
+    def rescale(self, rescaling):
+        return eqx.tree_at(lambda t: t.rescaling, self, rescaling)
 
     @override
     def residual(self, u):
-        return self._residual(u)
+        return self.constraint(self._unravel(u))
 
     @override
     def linearise(self, u):
-        return self.shape.linearise(self._residual, u)
+        return self.jacobian.linearise(self.residual, u)
 
     @override
     def evaluate(self, u):
         value, gradient = jax.value_and_grad(self._log_density)(u)
-        if self.units is None:
+        R = self.rescaling.matrix
+        if R is None:
             return Evaluation(self.linearise(u), value, gradient)
-        # The manifold's own measure changes with the units, by the ratio of the determinants.
-        here, here_gradient = self.shape.linearise_and_differentiate(self._residual, u)
-        own = self.in_units(None)
-        there, there_gradient = self.shape.linearise_and_differentiate(
-            own._residual, self.units * u
-        )
+        # The Hausdorff measure changes with the scales, by the ratio of the determinants.
+        here, here_gradient = self.jacobian.linearise_and_differentiate(self.residual, u)
+        model = self.rescale(Rescaling())
+        there, there_gradient = self.jacobian.linearise_and_differentiate(model.residual, R * u)
         return Evaluation(
             here,
             value + there.half_log_det() - here.half_log_det(),
-            gradient + self.units * there_gradient - here_gradient,
+            gradient + R * there_gradient - here_gradient,
         )
 
     def guess(self, key):
@@ -177,13 +174,19 @@ class Manifold(AbstractTarget):
         Chains must not all start at one place, and far from the point the density may be zero.
         """
         distance_key, direction_key = jax.random.split(key)
-        distance = self._extent * 10 ** (-3 * jax.random.uniform(distance_key, dtype=float))
+        distance = self._size * 10 ** (-3 * jax.random.uniform(distance_key, dtype=float))
         moved = self._flat_point + distance * jax.random.normal(direction_key, (self.num_inputs,))
-        return moved if self.units is None else moved / self.units
+        return self.rescaling.to_sampler_space(moved)
 
+
+class ManifoldReporter(AbstractReporter):
+    """A point by the names of its dictionary; `point` if it is a bare array."""
+
+    point: np.ndarray | dict[str, np.ndarray]
+
+    @override
     def latents(self, u):
-        """The point by the names of its dictionary; `point` if it is a bare array."""
-        point = self._unravel(u)
+        point = ravel_pytree(self.point)[1](u.astype(float))
         return point if isinstance(point, dict) else {"point": point}
 
     @override
@@ -196,9 +199,9 @@ class Manifold(AbstractTarget):
 
 
 @jit_fast_compile
-def _jacobian(shape: Dense, constraint: Callable, point):
+def _jacobian(structure: Dense, constraint: Callable, point):
     flat, unravel = ravel_pytree(point)
-    return shape.jacobian(lambda u: constraint(unravel(u)))(flat.astype(float))
+    return structure.jacobian(lambda u: constraint(unravel(u)))(flat.astype(float))
 
 
 def _equations(constraint: Callable) -> Callable:

@@ -1,7 +1,7 @@
 """`Posterior`: a generator's inputs given that some of its outputs take observed values."""
 
-from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -13,18 +13,26 @@ from typing_extensions import override
 from coarea.generators import AbstractGenerator
 from coarea.jacobians.structure import AbstractStructure
 from coarea.manifolds.observation import Observation, as_given, unobserved
-from coarea.manifolds.target import AbstractTarget, Evaluation, to_model_space
-from coarea.manifolds.teacher_forced import TeacherForced
+from coarea.manifolds.rescaling import Rescaling
+from coarea.manifolds.target import (
+    AbstractConstrainedTarget,
+    AbstractReporter,
+    Evaluation,
+    Scales,
+)
 
 
-class Posterior(AbstractTarget):
-    """The exact posterior: density ρ(u) |J Jᵀ|^(−½) on {u : g_y(u) = ȳ}. Made by `condition`."""
+class Posterior(AbstractConstrainedTarget):
+    """The exact posterior: density ρ(u) |J Jᵀ|^(−½) on {u : g_y(u) = ȳ}. Made by `condition`.
+
+    `structure` says in words which structure of the Jacobian was found; `jacobian` is that.
+    """
 
     generator: AbstractGenerator
     observations: tuple[Observation, ...]
-    shape: AbstractStructure
+    jacobian: AbstractStructure
     structure: str = eqx.field(static=True)
-    units: Float[Array, " M"] | None = None
+    rescaling: Rescaling = Rescaling()
 
     @property
     @override
@@ -38,55 +46,41 @@ class Posterior(AbstractTarget):
 
     @property
     @override
-    def scale(self):
-        return 1.0 + jnp.max(jnp.stack([jnp.max(jnp.abs(o.values)) for o in self.observations]))
+    def scales(self):
+        largest = jnp.max(jnp.stack([jnp.max(jnp.abs(o.values)) for o in self.observations]))
+        return Scales(residual=1.0 + largest, position=jnp.ones(()))
 
     @property
     @override
-    def extent(self):
-        return jnp.ones(())
+    def gaussian(self):
+        return self.generator.inputs.normals & self.rescaling.is_identity
 
     @property
     @override
-    def normals(self):
-        return self.generator.inputs.normals & (self.units is None)
+    def hints(self):
+        return self.jacobian.hints
 
     @property
     @override
-    def observed(self) -> Mapping[str, np.ma.MaskedArray]:
-        likelihoods = {name: np.ma.asarray(x) for name, x in self.generator.given.items()}
-        return as_given(self.observations) | likelihoods
-
-    @property
-    @override
-    def is_cheap(self):
-        return self.shape.is_cheap
-
-    @property
-    @override
-    def is_light(self):
-        return self.shape.is_light
+    def reporter(self):
+        return PosteriorReporter(self.generator, self.observations)
 
     @override
-    def vmap_width(self, num_chains):
-        return self.shape.vmap_width(num_chains)
-
-    @override
-    def in_units(self, units):
-        return replace(self, units=units)
+    def rescale(self, rescaling):
+        return replace(self, rescaling=rescaling)
 
     def residual(self, u: Float[Array, " M"] | tuple[Array, ...]):
-        """At a position or, in its own units, at that of each input."""
+        """At a position or, in model space, at that of each input."""
         outputs = self._outputs(u)
         return jnp.concatenate([o.residual(outputs[o.name]) for o in self.observations])
 
     @override
     def linearise(self, u):
-        return self.shape.linearise(self.residual, u)
+        return self.jacobian.linearise(self.residual, u)
 
     @override
     def evaluate(self, u):
-        linearisation, volume_gradient = self.shape.linearise_and_differentiate(self.residual, u)
+        linearisation, volume_gradient = self.jacobian.linearise_and_differentiate(self.residual, u)
         log_base, base_gradient = jax.value_and_grad(self._log_base)(u)
         return Evaluation(
             linearisation,
@@ -96,27 +90,41 @@ class Posterior(AbstractTarget):
 
     def guess(self, key):
         """A draw from the prior."""
-        drawn = self.generator.draw(key)
-        return drawn if self.units is None else drawn / self.units
+        return self.rescaling.to_sampler_space(self.generator.draw(key))
+
+    def _outputs(self, u: Any) -> dict[str, Array]:
+        return self.generator.outputs(
+            u if isinstance(u, tuple) else self.rescaling.to_model_space(u)
+        )
+
+    def _log_base(self, u):
+        return self.generator.log_density(self.rescaling.to_model_space(u))
+
+
+class PosteriorReporter(AbstractReporter):
+    """A generator's outputs and inputs by name."""
+
+    generator: AbstractGenerator
+    observations: tuple[Observation, ...]
 
     def latents(self, u):
         """The outputs that were not observed, or only in part."""
-        return unobserved(self._outputs(u), self.observations)
+        return unobserved(self.generator.outputs(u), self.observations)
+
+    @override
+    def inputs(self, u):
+        return self.generator.inputs.values(u)
 
     @property
     @override
     def fixed(self):
-        return self.generator.fixed if isinstance(self.generator, TeacherForced) else {}
+        return self.generator.fixed
 
+    @property
     @override
-    def inputs(self, u):
-        return self.generator.inputs.values(to_model_space(u, self.units))
-
-    def _outputs(self, u):
-        return self.generator.outputs(to_model_space(u, self.units))
-
-    def _log_base(self, u):
-        return self.generator.log_density(to_model_space(u, self.units))
+    def observed(self):
+        likelihoods = {name: np.ma.asarray(x) for name, x in self.generator.given.items()}
+        return as_given(self.observations) | likelihoods
 
     @override
     def describe(self, constraint):

@@ -1,24 +1,30 @@
-"""The interface between a density on a manifold and the dynamics that move along it.
+"""What samplers see of a target.
 
-A target is the density; a shape knows how the constraint's Jacobian J (N×M) is laid out; a
-linearisation is J at one point with whatever factor makes its solves cheap. The dynamics see
-only these three and never which shape they move on.
+`AbstractTarget` is what all of them share. A constrained target is a density on a manifold, and the
+dynamics move along that; an unconstrained one, a chart, is a density on all of ℝᴹ. Where starts are
+searched, and what a result reports, are the business of `manifold` and `reporter`.
 """
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import NamedTuple, Self, TypeAlias
+from typing import NamedTuple, Self
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from coarea.jacobians.linalg import small
-from coarea.jacobians.structure import AbstractLinearisation
+from coarea.jacobians.structure import AbstractLinearisation, ExecutionHints
+from coarea.manifolds.rescaling import Rescaling
 
-# What a position is measured in: a unit for each element, or a lower triangle.
-Units: TypeAlias = Float[Array, " M"] | Float[Array, "M M"]
+
+class Scales(NamedTuple):
+    """The sizes that tolerances and first steps are relative to."""
+
+    residual: Float[Array, ""]
+    """Of the constrained quantities."""
+    position: Float[Array, ""]
+    """Of a position's elements."""
 
 
 class Evaluation(NamedTuple):
@@ -29,13 +35,84 @@ class Evaluation(NamedTuple):
     gradient: Float[Array, " M"]
 
 
+class AbstractReporter(eqx.Module):
+    """What a position means to the user. Positions are in model space."""
+
+    @abstractmethod
+    def latents(self, u: Float[Array, " M"]) -> dict[str, Array]:
+        """What a user wants to know of a draw, by name."""
+
+    @abstractmethod
+    def inputs(self, u: Float[Array, " M"]) -> dict[str, Array]:
+        """The draw itself, by name."""
+
+    @property
+    def fixed(self) -> Mapping[str, Array]:
+        """The latents that are the same in every draw, and need not be stored with each."""
+        return {}
+
+    @property
+    def observed(self) -> Mapping[str, np.ma.MaskedArray] | None:
+        """The data by name, missing values masked. None if there are none."""
+        return None
+
+    @abstractmethod
+    def describe(self, constraint: int) -> str:
+        """The name of one constraint, for messages: `y[3, 0]`."""
+
+    def active_constraints(self, num_constraints: int) -> np.ndarray:
+        """The rows of the residual that constrain anything: all, unless some are padding."""
+        return np.arange(num_constraints)
+
+
+class AbstractTarget(eqx.Module):
+    """A density that chains draw from, and the manifold that its positions stand for."""
+
+    @property
+    @abstractmethod
+    def num_inputs(self) -> int:
+        """M, the length of a position."""
+
+    @property
+    @abstractmethod
+    def scales(self) -> Scales:
+        """The sizes of residuals and positions."""
+
+    @property
+    @abstractmethod
+    def hints(self) -> ExecutionHints:
+        """What evaluations cost."""
+
+    @property
+    @abstractmethod
+    def reporter(self) -> AbstractReporter:
+        """What positions mean to the user."""
+
+    @abstractmethod
+    def rescale(self, rescaling: Rescaling) -> Self:
+        """The same distribution over positions in sampler space."""
+
+    @property
+    @abstractmethod
+    def manifold(self) -> "AbstractConstrainedTarget":
+        """Where start points are searched for: the target itself, or what it is a chart of."""
+
+    @abstractmethod
+    def to_manifold(self, u: Float[Array, " M"]) -> Float[Array, " K"]:
+        """The point of the manifold that a position stands for."""
+
+    @abstractmethod
+    def from_manifold(self, u: Float[Array, " K"]) -> Float[Array, " M"]:
+        """The position that stands for a point of the manifold."""
+
+
 class AbstractGeodesic(eqx.Module):
-    """Free motion on a manifold, exactly (Byrne & Girolami 2013)."""
+    """Free motion on a manifold in closed form (Byrne & Girolami 2013)."""
 
     @property
     @abstractmethod
     def max_flow_time(self) -> float:
-        """About the time in which free motion has gone furthest."""
+        """About the time after which free motion has moved furthest."""
 
     @abstractmethod
     def project(self, u: Float[Array, " M"], p: Float[Array, " M"]) -> Float[Array, " M"]:
@@ -48,13 +125,8 @@ class AbstractGeodesic(eqx.Module):
         """Position and momentum after a time τ, without a drift away from the manifold."""
 
 
-class AbstractTarget(eqx.Module):
+class AbstractConstrainedTarget(AbstractTarget):
     """A density on the manifold {u : residual(u) = 0}, with respect to its Hausdorff measure."""
-
-    @property
-    @abstractmethod
-    def num_inputs(self) -> int:
-        """M, the dimension of the ambient space."""
 
     @property
     @abstractmethod
@@ -63,89 +135,8 @@ class AbstractTarget(eqx.Module):
 
     @property
     @abstractmethod
-    def scale(self) -> Float[Array, ""]:
-        """The size of the constrained quantities: residuals are judged relative to it."""
-
-    @property
-    @abstractmethod
-    def extent(self) -> Float[Array, ""]:
-        """The size of a position's elements: changes are judged relative to it."""
-
-    @property
-    @abstractmethod
-    def normals(self) -> np.ndarray:
+    def gaussian(self) -> np.ndarray:
         """Which elements are standard normal, independently of all others, but for |J Jᵀ|^(−½)."""
-
-    @property
-    @abstractmethod
-    def is_cheap(self) -> bool:
-        """Whether a linearisation costs little more than the residual."""
-
-    @property
-    def is_light(self) -> bool:
-        """Whether a linearisation takes few derivatives and no LAPACK: solvers may make many."""
-        return False
-
-    @property
-    def is_sequential(self) -> bool:
-        """Whether it is computed by long loops of short rounds: all chains make one in one's time.
-
-        So it is on an accelerator, where there is no use in sparing some of them.
-        """
-        return False
-
-    @abstractmethod
-    def vmap_width(self, num_chains: int) -> int:
-        """How many of the chains are best run as one vectorised group on a CPU."""
-
-    @property
-    def closed_form(self) -> AbstractGeodesic | None:
-        """Free motion on the manifold where it has a closed form: then no equations are solved."""
-        return None
-
-    @property
-    def geodesic_steps(self) -> int:
-        """How many projected sub-steps suit a step.
-
-        More than one pays only where the gradient costs more than the rest of a step, and the
-        manifold bends more than the density: measured, on lifted simulators.
-        """
-        return 1
-
-    @property
-    def observed(self) -> Mapping[str, np.ma.MaskedArray] | None:
-        """The data by name, missing values masked. None where there are none."""
-        return None
-
-    @property
-    def ambient(self) -> "AbstractTarget":
-        """The target among all inputs, where start points are looked for: itself, or a chart's."""
-        return self
-
-    def embed(self, u: Float[Array, " M"]) -> Float[Array, " K"]:
-        """A position among all inputs."""
-        return u
-
-    def restrict(self, u: Float[Array, " K"]) -> Float[Array, " M"]:
-        """The position of what `embed` gives."""
-        return u
-
-    def metric(self, u: Float[Array, " M"]) -> Float[Array, "M M"] | None:
-        """The matrix that measures changes of a position here, if it is worth a mass matrix."""
-        del u
-        return None
-
-    def constraint_error(self, u: Float[Array, " M"]) -> Float[Array, ""]:
-        """The largest residual, relative to the size of the data."""
-        return jnp.max(jnp.abs(self.ambient.residual(self.embed(u)))) / self.scale
-
-    @abstractmethod
-    def in_units(self, units: Units | None) -> Self:
-        """The same distribution with every element of a position measured in a unit of its own.
-
-        This is what a diagonal mass matrix amounts to. A shape stays what it is. Where there is
-        no shape, a chart takes a matrix too: a position is then that times the one in its units.
-        """
 
     @abstractmethod
     def residual(self, u: Float[Array, " M"]) -> Float[Array, " N"]:
@@ -163,38 +154,38 @@ class AbstractTarget(eqx.Module):
     def guess(self, key: Key[Array, ""]) -> Float[Array, " M"]:
         """A random point of the ambient space near which to look for the manifold."""
 
-    @abstractmethod
-    def latents(self, u: Float[Array, " M"]) -> dict[str, Array]:
-        """What a user wants to know of a draw, by name."""
+    @property
+    def geodesic(self) -> AbstractGeodesic | None:
+        """Geodesics in closed form, if the manifold has them: then no equations are solved."""
+        return None
 
     @property
-    def fixed(self) -> Mapping[str, Array]:
-        """The latents that are the same in every draw, and need not be kept of each."""
-        return {}
+    def manifold(self):
+        """The target itself."""
+        return self
+
+    def to_manifold(self, u):
+        """The position itself."""
+        return u
+
+    def from_manifold(self, u):
+        """The point itself."""
+        return u
+
+
+class AbstractUnconstrainedTarget(AbstractTarget):
+    """A density with respect to volume, on all positions."""
 
     @abstractmethod
-    def inputs(self, u: Float[Array, " M"]) -> dict[str, Array]:
-        """The draw itself, by name."""
-
-    @property
-    def constraints(self) -> np.ndarray:
-        """The rows of the residual that constrain anything: all, unless some only fill up."""
-        return np.arange(self.num_constraints)
+    def log_density(self, u: Float[Array, " M"]) -> Float[Array, ""]:
+        """The log density at u, up to a constant."""
 
     @abstractmethod
-    def describe(self, constraint: int) -> str:
-        """The name of one constraint, for messages: `y[3, 0]`."""
+    def metric(self, u: Float[Array, " M"]) -> Float[Array, "M M"]:
+        """The manifold's metric: the matrix that measures a change of u as one on the manifold."""
 
 
-def to_model_space(u: Float[Array, " M"], units: Units | None) -> Float[Array, " M"]:
-    """The position that the user's functions see."""
-    if units is None:
-        return u
-    return units * u if units.ndim == 1 else small.combine(u, units.T)
-
-
-def to_sampler_space(u: Float[Array, " M"], units: Units | None) -> Float[Array, " M"]:
-    """The position in these units."""
-    if units is None:
-        return u
-    return u / units if units.ndim == 1 else small.solve_lower(units, u[:, None])[:, 0]
+def constraint_error(target: AbstractTarget, u: Float[Array, " M"]) -> Float[Array, ""]:
+    """The largest residual at a position, relative to the size of the data."""
+    manifold = target.manifold
+    return jnp.max(jnp.abs(manifold.residual(target.to_manifold(u)))) / manifold.scales.residual

@@ -9,12 +9,11 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from coarea.errors import CoareaError, ModelError, PrecisionError
-from coarea.manifolds.target import AbstractTarget
-from coarea.xla import inner_jaxprs
-from coarea.xla import jit_bounded
+from coarea.manifolds.target import AbstractConstrainedTarget, AbstractTarget
+from coarea.xla import inner_jaxprs, jit_bounded
 
 
-def check_derivatives(target: AbstractTarget, source: str) -> None:
+def check_derivatives(target: AbstractConstrainedTarget, source: str) -> None:
     """Refuse a target whose function, though it can be evaluated, cannot be differentiated."""
     try:
         eqx.filter_eval_shape(_evaluate, target, jax.ShapeDtypeStruct((target.num_inputs,), float))
@@ -32,7 +31,7 @@ def check_derivatives(target: AbstractTarget, source: str) -> None:
 
 # Traced once for all data of the same shapes.
 @jit_bounded
-def _evaluate(target: AbstractTarget, u):
+def _evaluate(target: AbstractConstrainedTarget, u):
     return target.evaluate(u)
 
 

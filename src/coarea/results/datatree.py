@@ -35,11 +35,11 @@ def is_result(start: Any) -> bool:
     return _ADAPTED in getattr(start, "children", {})
 
 
-def ended(draws: "DataTree") -> FinalState:
+def final_state(draws: "DataTree") -> FinalState:
     """How the chains of an earlier call ended."""
     known = {str(name): x.values for name, x in draws[_ADAPTED].data_vars.items()}
     position = known.pop("position")
-    return FinalState(jnp.asarray(position), AdaptedParameters(**{"units": None, **known}))
+    return FinalState(jnp.asarray(position), AdaptedParameters(**{"scale": None, **known}))
 
 
 def as_datatree(
@@ -164,8 +164,8 @@ def with_ends(result: "DataTree", ends: FinalState) -> "DataTree":
     """The draws, and how their chains ended."""
     import xarray as xr
 
-    assert ends.learnt is not None
-    adapted = {"position": ends.position, **ends.learnt._asdict()}
+    assert ends.adapted is not None
+    adapted = {"position": ends.position, **ends.adapted._asdict()}
     result[_ADAPTED] = xr.DataTree(
         xr.Dataset(
             {
@@ -179,7 +179,7 @@ def with_ends(result: "DataTree", ends: FinalState) -> "DataTree":
 
 
 def finished(
-    drawn: RunResult,
+    run: RunResult,
     observed: Mapping[str, np.ma.MaskedArray] | None,
     attributes: dict[str, Any],
     stacklevel: int,
@@ -190,16 +190,16 @@ def finished(
 
     Whatever stopped the run or fails here takes the draws along.
     """
-    with saving(as_groups(drawn.block, observed, fixed)):
-        result = as_datatree(drawn.block, observed, attributes, fixed)
+    with saving(as_groups(run.block, observed, fixed)):
+        result = as_datatree(run.block, observed, attributes, fixed)
     with saving(result):
         if ends is not None:
             result = with_ends(result, ends())
     with saving(result):
-        if isinstance(drawn.stopped, Exception):
-            raise drawn.stopped
-        if drawn.stopped is not None:
-            _warn(f"interrupted: {drawn.seen} are returned.", stacklevel)
+        if isinstance(run.stopped, Exception):
+            raise run.stopped
+        if run.stopped is not None:
+            _warn(f"interrupted: {run.seen} are returned.", stacklevel)
         if problems := diagnose(result).problems:
             seen = " ".join(problem.seen for problem in problems)
             _warn(f"{seen} print(coarea.diagnose(draws)) says what to do.", stacklevel)

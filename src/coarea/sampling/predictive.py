@@ -16,8 +16,7 @@ from coarea.precision import top_level
 from coarea.results.datatree import own_name
 from coarea.tracing import TRACING
 from coarea.tracing.errors import explaining
-from coarea.xla import one_blas_thread
-from coarea.xla import jit_bounded
+from coarea.xla import jit_bounded, one_blas_thread
 
 if TYPE_CHECKING:
     from xarray import DataTree

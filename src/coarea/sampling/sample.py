@@ -1,43 +1,38 @@
 """`sample`: exact posterior draws from a target, with no tuning asked of the user."""
 
 import functools
-import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike
 
-from coarea.adaptation.mass import units_for
-from coarea.adaptation.warmup import Warmup
+from coarea.adaptation.plan import plan_for
 from coarea.arguments import checked_count
 from coarea.errors import DataError, SettingError
-from coarea.execution.blocks import longest_block
-from coarea.execution.memory import check_memory
-from coarea.execution.places import Devices, places_for
-from coarea.execution.progress import Display
-from coarea.execution.run import Group, draw, joined
-from coarea.execution.transitions import ExactTransition, FinalState, Plan, begin, end, kept_of
+from coarea.execution.places import Devices, Place
+from coarea.execution.run import joined
+from coarea.execution.session import RunSettings, Session, session
+from coarea.execution.transitions import ExactTransition, FinalState, begin, end, recorded
 from coarea.initialisation.approach import improve
 from coarea.initialisation.checks import check_given, check_starts, with_shared_starts
 from coarea.initialisation.search import search
 from coarea.kernels import NUTS
 from coarea.kernels.kernel import AbstractKernel
 from coarea.keys import checked_seed
-from coarea.manifolds import AbstractTarget
+from coarea.manifolds.target import AbstractTarget
 from coarea.manifolds.validation import check_target
 from coarea.precision import Precision, computing_in, require_no_trace
-from coarea.results.datatree import check_names, ended, finished, is_result
+from coarea.results.datatree import check_names, final_state, finished, is_result
 from coarea.tracing import retraced
-from coarea.xla import calls_lapack, one_blas_thread
+from coarea.xla import calls_lapack, hints_enabled
 
 if TYPE_CHECKING:
     from xarray import DataTree
 
-# Of more inputs the arrays are so long that calling what computes them costs nothing beside it.
+# With more inputs arithmetic takes longer than launching kernels.
 _MOST_INPUTS = 2048
 
 
@@ -81,104 +76,75 @@ def sample(
     with computing_in(precision):
         if precision == "float32":
             target = retraced(target)
-        kept = _kept(target, keep)
-        size = sum(x.size for x in jax.tree.leaves(kept))
-        check_memory(size, chains, draws)
-        together = _together(target, chains)
-    places = places_for(chains, together, devices)
-    began = time.perf_counter()
-    with (
-        computing_in(precision),
-        one_blas_thread(),
-        ThreadPoolExecutor(1) as beside,
-        Display(progress, (warmup + draws) * sum(len(place.chains) for place in places)) as display,
-    ):
+        recorded_shapes = _recorded_shapes(target, keep)
+        size = sum(x.size for x in jax.tree.leaves(recorded_shapes))
+        width = _vmap_width(target, chains)
+    settings = RunSettings(draws, warmup, chains, seed, devices, precision, progress)
+    with session(settings, width, size) as this, ThreadPoolExecutor(1) as beside:
+        plan = plan_for(target, kernel, warmup, seed)
         program = ExactTransition(
-            plan=plan_for(target, kernel, warmup, seed),
+            plan=plan,
             target=target,
             keep_inputs=keep == "inputs",
-            longest_block=longest_block(size, len(places[0].chains)),
-            fuse=_is_small(target) and not places[0].is_accelerator,
+            longest_block=this.longest_block,
+            fuse=hints_enabled() and this.on_cpu and _is_small(target),
         )
         # Importing takes a second, and is done beside what compiles. (Nothing is traced there.)
-        names = beside.submit(check_names, kept)
-        starts = _starts(target, places, seed, start, chains, kernel)
+        names = beside.submit(check_names, recorded_shapes)
+        starts = dict(zip(this.places, _starts(target, this, start, kernel), strict=True))
         names.result()
-        display.compiling()
-        groups = _groups(program, places, seed, starts, warmup, draws)
-        drawn, groups = draw(program, groups, chains, draws, precision, display.update)
+
+        def begin_at(place: Place):
+            u, adapted = starts[place]
+            return functools.partial(begin, plan, target, place.keys(seed).run, u, adapted)
+
+        result, groups = this.run(program, begin_at)
 
     def ends() -> FinalState:
         with computing_in(precision):
-            return joined([end(program.plan, group.chains) for group in groups], chains)
+            return joined([end(plan, group.chains) for group in groups], chains)
 
-    about = {"seed": seed, "tuning_steps": warmup, "sampling_time": time.perf_counter() - began}
-    return finished(drawn, target.observed, about, 3, target.fixed, ends)
+    reporter = target.reporter
+    return finished(result, reporter.observed, this.facts(), 3, reporter.fixed, ends)
 
 
-def _together(target: AbstractTarget, chains: int) -> int:
-    """How many of them are to be vectorised on a CPU: none where a model calls LAPACK."""
-    together = target.vmap_width(chains)
-    u = jax.ShapeDtypeStruct((target.num_inputs,), jnp.zeros(()).dtype)
-    return 1 if together > 1 and calls_lapack(lambda u: target.residual(u), u) else together
+def _vmap_width(target: AbstractTarget, chains: int) -> int:
+    """How many chains are vectorised on a CPU: one where a model calls LAPACK."""
+    width = min(target.hints.vmap_width, -(-chains // 2))
+    manifold = target.manifold
+    u = jax.ShapeDtypeStruct((manifold.num_inputs,), jnp.zeros(()).dtype)
+    return 1 if width > 1 and calls_lapack(lambda u: manifold.residual(u), u) else width
 
 
 def _is_small(target: AbstractTarget) -> bool:
-    """Whether what takes time may be less the computations than that there are so many."""
-    is_plain = (target.is_cheap or target.is_light) and not target.is_sequential
-    return is_plain and target.ambient.num_inputs <= _MOST_INPUTS
+    """Whether kernel launches, rather than arithmetic, may dominate a transition."""
+    hints, manifold = target.hints, target.manifold
+    is_cheap = hints.linearisation_cost <= manifold.num_constraints or not hints.uses_lapack
+    return is_cheap and not hints.latency_bound and manifold.num_inputs <= _MOST_INPUTS
 
 
-def _starts(target, places, seed, given, chains, kernel) -> list[FinalState]:
+def _starts(target, this: Session, given, kernel) -> list[FinalState]:
     """For each place, points on the manifold: searched for, the user's, or an earlier run's."""
-    tolerance = kernel.integrator.tolerance_for(jnp.zeros(()).dtype)
+    places, chains, seed = this.places, this.settings.chains, this.settings.seed
+    manifold = target.manifold
+    tolerance = kernel.tolerance_for(jnp.zeros(()).dtype)
     if is_result(given):
-        given = ended(given)
+        given = final_state(given)
         check_given(target, given.position, chains)
         return [place.put(given) for place in places]
     if given is None:
-        found = [search(target.ambient, place.keys(seed).start, tolerance) for place in places]
+        found = [search(manifold, place.keys(seed).start, tolerance) for place in places]
     else:
-        u = jax.vmap(target.embed)(jnp.asarray(check_given(target, given, chains)))
-        found = [improve(target.ambient, place.put(u), tolerance) for place in places]
+        u = jax.vmap(target.to_manifold)(jnp.asarray(check_given(target, given, chains)))
+        found = [improve(manifold, place.put(u), tolerance) for place in places]
     starts = joined(found, chains)
     if given is None:
         starts = with_shared_starts(starts, tolerance, stacklevel=4)
-    check_starts(target.ambient, starts, tolerance, given is not None)
+    check_starts(manifold, starts, tolerance, given is not None)
     return [
-        FinalState(jax.vmap(target.restrict)(jnp.asarray(place.put(starts.u))), None)
+        FinalState(jax.vmap(target.from_manifold)(jnp.asarray(place.put(starts.u))), None)
         for place in places
     ]
-
-
-def _groups(program: ExactTransition, places, seed, starts, warmup, draws) -> list[Group]:
-    groups = []
-    for place, (u, learnt) in zip(places, starts, strict=True):
-        start = functools.partial(
-            begin, program.plan, program.target, place.keys(seed).run, u, learnt
-        )
-        groups.append(Group(place, start, warmup, draws))
-    return groups
-
-
-def plan_for(target: AbstractTarget, kernel: AbstractKernel, warmup: int, seed: int = 0) -> Plan:
-    """The kernel and its tuning, as they enter the program that is compiled."""
-    units = units_for(target, kernel.mass)
-    if units is not None:
-        target = target.in_units(jnp.ones(target.num_inputs))
-    # What may change from call to call is an array, so that it needs no new compilation.
-    return Plan(
-        eqx.tree_at(lambda k: k.step_size, kernel, None, is_leaf=lambda x: x is None),
-        Warmup(
-            kernel.target_acceptance,
-            kernel.longest_step(target),
-            jnp.asarray(warmup),
-            target.extent,
-            jnp.asarray(seed * 0x85EBCA6B % 2**32, jnp.uint32),
-            units,
-        ),
-        None if kernel.step_size is None else jnp.asarray(kernel.step_size, float),
-    )
 
 
 def _check(target, warmup, kernel, start, keep) -> None:
@@ -195,11 +161,11 @@ def _check(target, warmup, kernel, start, keep) -> None:
         raise SettingError(f"keep={keep!r}: choose 'inputs' or None.")
 
 
-def _kept(target, keep) -> dict[str, Mapping[str, Any]]:
-    """The shapes of what is kept of each draw. If nothing is, there is nothing to sample for."""
+def _recorded_shapes(target, keep) -> dict[str, Mapping[str, Any]]:
+    """The shapes of what is stored of each draw, refused if there is nothing."""
     u = jax.ShapeDtypeStruct((target.num_inputs,), jnp.zeros(()).dtype)
-    latents, inputs = jax.eval_shape(lambda u: kept_of(target, u, keep == "inputs"), u)
-    if not latents and not target.fixed and inputs is None:
+    latents, inputs = jax.eval_shape(lambda u: recorded(target, u, keep == "inputs"), u)
+    if not latents and not target.reporter.fixed and inputs is None:
         raise DataError(
             "every output was observed, so there is nothing left to report. Let the generator "
             "return the quantities of interest as further outputs, or pass keep='inputs'."

@@ -74,7 +74,13 @@ def jit_bounded(
         compiled, leaves = found(args, kwargs)
         return compiled.run.lower(leaves)
 
+    def compile(*args: P.args, **kwargs: P.kwargs) -> None:
+        """Compile without running, for the devices that the arguments are on."""
+        compiled, leaves = found(args, kwargs)
+        compiled.compile(leaves)
+
     call.lower = lower  # pyright: ignore[reportAttributeAccessIssue]
+    call.compile = compile  # pyright: ignore[reportAttributeAccessIssue]
     return call
 
 
@@ -88,8 +94,6 @@ _MOST_MAPS = 30_000
 class _Compiled:
     """A function compiled for one choice of what is not an array in its arguments."""
 
-    _rest: Any = None  # of what the function returns: what is no array
-
     def __init__(self, function: Callable, tree, rest, options: Mapping[str, Any]):
         def run(leaves):
             args, kwargs = eqx.combine(jax.tree.unflatten(tree, leaves), rest)
@@ -98,10 +102,16 @@ class _Compiled:
 
         run.__name__ = run.__qualname__ = getattr(function, "__name__", "run")
         self.run = jax.jit(run, compiler_options=dict(options) or None)
+        self._rest: Any = None  # what the function returns beside arrays, known once it is traced
+        self._executable: Callable | None = None
 
     def __call__(self, leaves: list[Any]) -> Any:
-        arrays = self.run(leaves)
+        arrays = (self._executable or self.run)(leaves)
         return eqx.combine(arrays, self._rest)
+
+    def compile(self, leaves: list[Any]) -> None:
+        if self._executable is None:
+            self._executable = self.run.lower(leaves).compile()
 
 
 def _make_room() -> None:

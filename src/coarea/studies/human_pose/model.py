@@ -10,7 +10,7 @@ import numpy as np
 
 import coarea as co
 from coarea.errors import SettingError
-from coarea.manifolds import AbstractTarget
+from coarea.manifolds.target import AbstractTarget
 from coarea.precision import in_float64
 from coarea.studies.human_pose.camera import place, project
 from coarea.studies.human_pose.decoder import CODE, Decoder

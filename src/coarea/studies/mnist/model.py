@@ -7,8 +7,8 @@ import numpy as np
 
 import coarea as co
 from coarea.errors import SettingError
-from coarea.jacobians.choose import Structure
-from coarea.manifolds import AbstractTarget
+from coarea.jacobians.choose import StructureName
+from coarea.manifolds.target import AbstractTarget
 from coarea.precision import in_float64
 from coarea.studies.mnist.masks import SIDE, check_seen
 from coarea.studies.mnist.networks import CODE, NOISE, Network, decode
@@ -39,7 +39,7 @@ class Puzzle(NamedTuple):
 
         return co.Generator(simulate, {"code": CODE, "noise": self.seen.size}, parameters=["code"])
 
-    def posterior(self, structure: Structure = "auto") -> AbstractTarget:
+    def posterior(self, structure: StructureName = "auto") -> AbstractTarget:
         """What is seen says of the rest. As a chart, of the code alone."""
         return co.condition(self.model(), {"y": self.y}, structure=structure)
 

@@ -7,17 +7,17 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from coarea.manifolds import AbstractTarget
+from coarea.manifolds.target import AbstractConstrainedTarget
 
 _ROOT_TOLERANCE = 1e-5
 
 
 class Tolerance(eqx.Module):
-    """When a projection has converged: the residual and the last change of position.
+    """Bounds on the residual and on the last change of position.
 
-    Both are relative, to the size of the constrained quantities and to that of the position, or to
-    a `size` given once for all. With a `known_root`, a solution that is known, it is also enough to see
-    that this is where the solver goes: how close is a tolerance of its own.
+    Both are relative: `residual` to the size of the constrained quantities, `position` to that of
+    the position, or to `size` if that is given. With a `known_root` a solver may also stop once it
+    is close enough to that root that it can only converge to it: within `root_tolerance`.
     """
 
     residual: float
@@ -27,19 +27,25 @@ class Tolerance(eqx.Module):
 
     @property
     def root_tolerance(self) -> float:
-        """How close to the known_root, relative to the size of positions, no other solution is.
+        """The distance from the known root, relative to positions, within which no other lies.
 
-        Two that meet do so where J Jₒᵀ is singular, and their distance grows as a root: of steps
-        that end root_tolerance such a place one in the square of this number's inverse has them so close.
+        Two roots meet where J J_previousᵀ is singular, and their distance grows as a square root
+        from there. Of the steps that end near such a place, a fraction of about the square of this
+        number has two roots this close.
         """
         return max(20 * self.residual, _ROOT_TOLERANCE)
 
     @classmethod
     def following(cls, residual: float) -> "Tolerance":
-        """The change of position held to ten times the tolerance of the residual."""
+        """The tolerance of the change of position is ten times that of the residual."""
         return cls(residual, 10 * residual)
 
-    def sized(self, target: AbstractTarget, u: Float[Array, " M"]) -> "Tolerance":
+    @classmethod
+    def default(cls, dtype) -> "Tolerance":
+        """What a precision allows."""
+        return cls.following(1e-9 if dtype == jnp.float64 else 1e-4)
+
+    def sized(self, target: AbstractConstrainedTarget, u: Float[Array, " M"]) -> "Tolerance":
         """With a size, that of u if none was given."""
         if self.size is not None:
             return self
@@ -47,7 +53,7 @@ class Tolerance(eqx.Module):
 
     def is_met(
         self,
-        target: AbstractTarget,
+        target: AbstractConstrainedTarget,
         u: Float[Array, " M"],
         residual: Float[Array, ""],
         moved: Float[Array, ""],
@@ -56,10 +62,10 @@ class Tolerance(eqx.Module):
         bounds = self.at(target, u)
         return (residual <= bounds.residual) & (moved <= bounds.moved)
 
-    def at(self, target: AbstractTarget, u: Float[Array, " M"]) -> "Bounds":
-        """In absolute terms, for positions of the size of u."""
+    def at(self, target: AbstractConstrainedTarget, u: Float[Array, " M"]) -> "Bounds":
+        """Absolute bounds, for positions of the size of u."""
         size = position_size(target, u) if self.size is None else self.size
-        bounds = Bounds(self.residual * target.scale, self.position * size)
+        bounds = Bounds(self.residual * target.scales.residual, self.position * size)
         if self.known_root is None:
             return bounds
         return bounds._replace(
@@ -76,23 +82,23 @@ class Bounds(NamedTuple):
     root_tolerance: Float[Array, ""] | float = 0.0
 
     def error(self, c: Float[Array, " N"], step: Float[Array, " M"]) -> Float[Array, ""]:
-        """How many times too large the worst of a residual and a change is."""
+        """How many times too large the worse of a residual and a change is."""
         return jnp.maximum(largest(c) / self.residual, largest(step) / self.moved)
 
     def is_met(self, error: Float[Array, ""], ahead: Float[Array, " M"]) -> Bool[Array, ""]:
-        """Whether no error is too large, or the next point so root_tolerance the known_root that all is clear.
+        """Whether no error is too large, or the next point is close to the known root.
 
-        The known_root ends what a solver does, and changes nothing of it before.
+        The known root ends the iteration and influences nothing before.
         """
-        arrived = error <= 1
+        converged = error <= 1
         if self.known_root is None:
-            return arrived
-        return arrived | (largest(ahead - self.known_root) <= self.root_tolerance)
+            return converged
+        return converged | (largest(ahead - self.known_root) <= self.root_tolerance)
 
 
-def position_size(target: AbstractTarget, u: Float[Array, " M"]) -> Float[Array, ""]:
-    """What a change of position is judged against."""
-    return jnp.maximum(largest(u), target.extent)
+def position_size(target: AbstractConstrainedTarget, u: Float[Array, " M"]) -> Float[Array, ""]:
+    """The size that a change of position is compared with."""
+    return jnp.maximum(largest(u), target.scales.position)
 
 
 def largest(x: Float[Array, " n"]) -> Float[Array, ""]:

@@ -1,0 +1,43 @@
+"""A linear map between the sampler's positions and the model's: what a mass matrix amounts to."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from coarea.jacobians.linalg import small
+
+
+class Rescaling(eqx.Module):
+    """Model position = matrix × sampler position.
+
+    The matrix is a vector for a diagonal one, or a lower triangle; None is the identity. A unit
+    mass matrix in sampler space is (matrix matrixᵀ)⁻¹ in model space.
+    """
+
+    matrix: Float[Array, " M"] | Float[Array, "M M"] | None = None
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether both spaces are the same."""
+        return self.matrix is None
+
+    def to_model_space(self, u: Float[Array, " M"]) -> Float[Array, " M"]:
+        """The position that the user's functions see."""
+        R = self.matrix
+        if R is None:
+            return u
+        return R * u if R.ndim == 1 else small.combine(u, R.T)
+
+    def to_sampler_space(self, u: Float[Array, " M"]) -> Float[Array, " M"]:
+        """The position that the sampler moves."""
+        R = self.matrix
+        if R is None:
+            return u
+        return u / R if R.ndim == 1 else small.solve_lower(R, u[:, None])[:, 0]
+
+    def pull_back(self, metric: Float[Array, "M M"]) -> Float[Array, "M M"]:
+        """A metric of model space in sampler space."""
+        if self.matrix is None:
+            return metric
+        R = jnp.diag(self.matrix) if self.matrix.ndim == 1 else self.matrix
+        return R.T @ metric @ R
