@@ -10,7 +10,7 @@ import xarray as xr
 
 import coarea as co
 from coarea import approximate
-from coarea.dynamics import Rattle
+from coarea.dynamics import Leapfrog, Rattle
 from coarea.errors import (
     CoareaError,
     DataError,
@@ -476,13 +476,13 @@ KERNELS = {
     ),
     "integrator": (
         SettingError,
-        "integrator='rattle': give a coarea.dynamics.Rattle",
+        "integrator='rattle': leave it out, or give a coarea.dynamics.Rattle",
         lambda: co.NUTS(integrator="rattle"),
     ),
-    "integrator none": (
+    "integrator of another target": (
         SettingError,
-        "integrator=None: give a coarea.dynamics.Rattle",
-        lambda: co.NUTS(integrator=None),
+        "integrator=Leapfrog() moves without constraints, but this target is a manifold",
+        lambda: sample(kernel=co.NUTS(integrator=Leapfrog())),
     ),
     "flow": (
         SettingError,

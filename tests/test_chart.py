@@ -13,6 +13,8 @@ from coarea.errors import ModelError, SettingError
 from coarea.execution.transitions import begin, transition
 from coarea.jacobians.linalg import small
 from coarea.kernels.kernel import Tuning
+from coarea.manifolds.rescaling import Rescaling
+from coarea.manifolds.target import constraint_error
 from coarea.sampling.sample import plan_for
 from exact import assert_mean
 
@@ -96,20 +98,20 @@ def test_its_density_is_that_of_the_manifold_without_its_volume(name, x64):
     assert chart.num_inputs == dense.num_inputs - dense.num_constraints
     lower = np.tril(np.random.default_rng(0).normal(size=2 * (chart.num_inputs,)))
     lower[np.diag_indices_from(lower)] = 1.5
-    in_units = chart.in_units(jnp.asarray(lower))
+    rescaled = chart.rescale(Rescaling(jnp.asarray(lower)))
 
     @jax.jit
     def facts(v):
-        u = chart.embed(v)
+        u = chart.to_manifold(v)
         return {
             "residual": dense.residual(u),
-            "back": chart.restrict(u),
+            "back": chart.from_manifold(u),
             "metric": chart.metric(v),
-            "tangents": jax.jacfwd(chart.embed)(v),
-            "here": chart.evaluate(v)[1:],
+            "tangents": jax.jacfwd(chart.to_manifold)(v),
+            "here": jax.value_and_grad(chart.log_density)(v),
             "on the manifold": dense.evaluate(u).log_density,
-            "in units": in_units.evaluate(jnp.linalg.solve(lower, v))[1:],
-            "metric in units": in_units.metric(jnp.linalg.solve(lower, v)),
+            "in units": jax.value_and_grad(rescaled.log_density)(jnp.linalg.solve(lower, v)),
+            "metric in units": rescaled.metric(jnp.linalg.solve(lower, v)),
         }
 
     for v in np.random.default_rng(1).normal(size=(3, chart.num_inputs)):
@@ -150,9 +152,9 @@ def test_a_simulator_that_steps_through_time(x64):
     y = hidden.simulate(jax.random.key(0), 1)["y"][0]
     chart = co.condition(hidden, {"y": y}, structure="chart")
     assert chart.num_inputs == 13
-    v = chart.guess(jax.random.key(1))
-    assert chart.latents(v)["x"].shape == (4, 1)
-    assert chart.constraint_error(v) < 1e-12
+    v = chart.from_manifold(chart.posterior.guess(jax.random.key(1)))
+    assert chart.reporter.latents(v)["x"].shape == (4, 1)
+    assert constraint_error(chart, v) < 1e-12
 
 
 def test_a_run_starts_where_it_is_told_and_goes_on_where_it_ended():
@@ -162,9 +164,9 @@ def test_a_run_starts_where_it_is_told_and_goes_on_where_it_ended():
     whole = co.sample(posterior, draws=60, warmup=100, chains=2, start=start)
     half = co.sample(posterior, draws=30, warmup=100, chains=2, start=start)
     np.testing.assert_array_equal(whole.posterior["m"][:, :30], half.posterior["m"])
-    assert whole["adapted"]["units"].shape == (2, 2, 2)
+    assert whole["adapted"]["scale"].shape == (2, 2, 2)
     more = co.sample(posterior, draws=20, warmup=0, chains=2, start=half, seed=1)
-    np.testing.assert_array_equal(more["adapted"]["units"], half["adapted"]["units"])
+    np.testing.assert_array_equal(more["adapted"]["scale"], half["adapted"]["scale"])
     assert float(more.sample_stats["acceptance_rate"].mean()) > 0.5
     with pytest.raises(SettingError, match="2 chains on 2 inputs need"):
         co.sample(posterior, chains=2, start=np.zeros((2, 7)))
@@ -226,11 +228,11 @@ def test_a_run_goes_on_with_another_mass(structure, mass, found, x64):
     if structure == "auto" and found is not None:
         found = np.full(M, 2.0)
     plan = plan_for(posterior, co.CHMC(mass=mass), 30)
-    learnt = AdaptedParameters(
+    adapted = AdaptedParameters(
         jnp.array([0.1]), jnp.array([1.0]), None if found is None else np.array([found])
     )
-    chains = begin(plan, posterior, jax.random.key(0)[None], jnp.ones((1, M)), learnt)
-    units = chains.adaptation.units
+    chains = begin(plan, posterior, jax.random.key(0)[None], jnp.ones((1, M)), adapted)
+    matrix = chains.adaptation.rescaling.matrix
     expected = {
         ("auto", "identity"): None if found is None else np.full(M, 2.0),
         ("auto", "diagonal"): np.ones(M) if found is None else np.full(M, 2.0),
@@ -240,9 +242,9 @@ def test_a_run_goes_on_with_another_mass(structure, mass, found, x64):
     if structure == "chart" and np.ndim(found) == 2:
         expected = np.array(found) if mass == "identity" else np.array([2.0, np.sqrt(10.0)])
     if expected is None:
-        assert units is None
+        assert matrix is None
     else:
-        np.testing.assert_allclose(units[0], expected)
+        np.testing.assert_allclose(matrix[0], expected)
     chain = jax.tree.map(lambda x: x[0], chains)
     jax.eval_shape(lambda n: transition(plan, posterior, chain, n), jnp.asarray(0))
 

@@ -219,7 +219,7 @@ def test_missing_values_are_masked_and_come_back_as_draws():
 
 def test_a_substituted_site_is_no_input(x64):
     posterior = co.condition(handlers.substitute(hierarchy, {"sigma": 0.5}), {"y": Y})
-    latents = posterior.latents(posterior.guess(jax.random.key(0)))
+    latents = posterior.reporter.latents(posterior.guess(jax.random.key(0)))
     assert latents["sigma"] == 0.5
     assert posterior.num_inputs == 6 + 24
 
@@ -227,7 +227,7 @@ def test_a_substituted_site_is_no_input(x64):
 def test_a_site_may_be_reparameterised(x64):
     reparam = {"theta": numpyro.infer.reparam.LocScaleReparam(0.0)}
     posterior = co.condition(handlers.reparam(hierarchy, reparam), {"y": Y})
-    latents = posterior.latents(posterior.guess(jax.random.key(0)))
+    latents = posterior.reporter.latents(posterior.guess(jax.random.key(0)))
     assert {"mu", "tau", "sigma", "theta", "theta_decentered"} == set(latents)
 
 
@@ -241,7 +241,7 @@ def test_a_masked_observation_does_not_count(x64):
     y = np.linspace(-1.0, 2.0, 6)
     posterior = co.condition(masked, args=(y,))
     assert posterior.num_constraints == 4
-    assert np.ma.getmaskarray(posterior.observed["y"]).sum() == 2
+    assert np.ma.getmaskarray(posterior.reporter.observed["y"]).sum() == 2
 
 
 def test_a_scaled_likelihood_and_a_factor_enter_the_density(x64):
@@ -272,7 +272,7 @@ def test_what_is_masked_is_known_to_what_follows(x64):
 
     posterior = co.condition(model)
     assert posterior.num_constraints == 1
-    assert posterior.latents(posterior.guess(jax.random.key(0)))["twice"] == 10.0
+    assert posterior.reporter.latents(posterior.guess(jax.random.key(0)))["twice"] == 10.0
 
     def counts():
         rate = numpyro.sample("rate", dist.Gamma(2.0, 1.0))
@@ -283,8 +283,8 @@ def test_what_is_masked_is_known_to_what_follows(x64):
     c = np.ma.array([4, 0, 7], mask=[False, True, False])
     posterior = co.condition(counts, {"double": 3.0, "c": c})
     u = posterior.guess(jax.random.key(0))
-    np.testing.assert_array_equal(posterior.latents(u)["used"], [4.0, np.nan, 7.0])
-    rate = float(posterior.latents(u)["rate"])
+    np.testing.assert_array_equal(posterior.reporter.latents(u)["used"], [4.0, np.nan, 7.0])
+    rate = float(posterior.reporter.latents(u)["rate"])
     expected = (
         stats.gamma.logpdf(rate, 2.0)
         + np.log(rate)  # of the bijection

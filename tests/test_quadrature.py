@@ -92,7 +92,7 @@ def test_without_the_reverse_check_the_draws_are_biased(kernel, reverse_check, i
 class Whole(Rattle):
     """Follows the way back to its end."""
 
-    def _move(self, target, flow, state, tau, goal=None):
+    def _move(self, target, flow, state, tau, known_root=None):
         return super()._move(target, flow, state, tau)
 
 
@@ -189,7 +189,7 @@ def test_kernels_follow_blackjax(x64, parabola):
 
     def one_step(state, key):
         state, info = algorithm.step(key, state)
-        return state, (posterior.latents(state.position)["a"], info)
+        return state, (posterior.reporter.latents(state.position)["a"], info)
 
     keys = jax.random.split(jax.random.key(1), 40_000)
     _, (a, info) = jax.jit(lambda s: jax.lax.scan(one_step, s, keys))(state)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import coarea as co
-from coarea.execution import blocks
+from coarea.execution import blocks, run
 from coarea.execution.transitions import ExactTransition, begin
 from coarea.jacobians.linalg import small
 from coarea.sampling.sample import plan_for
@@ -94,7 +94,7 @@ def test_chains_make_the_same_draws(num_chains, structure, kernel, x64):
     programs = (ExactTransition(plan, posterior, True, 1024, fuse) for fuse in (False, True))
     args = begun, jnp.asarray(0), jnp.asarray(10)
     plain, routine = (blocks.advance(program, *args)[1] for program in programs)
-    lowered = blocks._routine.lower(ExactTransition(plan, posterior, True, 1024, True), *args)
+    lowered = blocks._advance_fused.lower(ExactTransition(plan, posterior, True, 1024, True), *args)
     assert "xla_cpu_small_call" in lowered.as_text()
     assert float(plain.stats.acceptance_rate[:, :10].max()) > 0
     np.testing.assert_allclose(routine.latents["z"], plain.latents["z"], rtol=1e-6, atol=1e-8)
@@ -104,11 +104,11 @@ def test_chains_make_the_same_draws(num_chains, structure, kernel, x64):
 def test_a_compiler_that_refuses_a_routine_is_not_the_end(monkeypatch):
     tried = []
 
-    def refuse(program, *_):
-        tried.append(program.fuse)
+    def refuse(transition, _):
+        tried.append(transition.fuse)
         raise jax.errors.JaxRuntimeError("UNIMPLEMENTED")
 
-    monkeypatch.setattr(blocks, "_routine", refuse)
+    monkeypatch.setattr(run, "compile_fused", refuse)
     draws = co.sample(noisy(), draws=20, warmup=20, chains=2, progress=False)
     assert draws.posterior["z"].shape == (2, 20, 2)
     assert tried == [True]

@@ -3,7 +3,6 @@
 import itertools
 import re
 import signal
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,16 +13,16 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from coarea.dynamics.tolerance import Tolerance
 
 import coarea as co
 from coarea.dynamics import Rattle, Straight
+from coarea.dynamics.projection import Tolerance
 from coarea.errors import ResultError, SamplingWarning
-from coarea.execution import blocks, run
+from coarea.execution import blocks, run, session
 from coarea.initialisation import search
 from coarea.initialisation.approach import _approach
 from coarea.results import datatree
-from coarea.sampling.sample import _together
+from coarea.sampling.sample import _vmap_width
 
 # What is kept is part of what is compiled, and so decides about last bits.
 OPTIONS = {"draws": 60, "warmup": 40, "chains": 3, "keep": "inputs"}
@@ -155,7 +154,7 @@ def test_a_model_that_factors_matrices_is_not_vectorised(root, together, x64):
         initial=lambda s, n: jnp.zeros(2),
         step=lambda s, x, n, t: 0.5 * x + root(jnp.eye(2) + 0.1 * s["z"] ** 2) @ n,
     )
-    assert _together(co.condition(model, {"y": np.full((5, 2), 0.3)}), 8) == together
+    assert _vmap_width(co.condition(model, {"y": np.full((5, 2), 0.3)}), 8) == together
 
 
 def test_other_data_of_the_same_shape_compile_nothing_new(posterior):
@@ -220,7 +219,7 @@ def test_an_interrupt_keeps_the_chains_that_have_draws(posterior, monkeypatch, i
         return draw(program, groups, *args)
 
     monkeypatch.setattr(run.Group, "advance", uneven)
-    monkeypatch.setattr(sys.modules["coarea.sampling.sample"], "draw", keep_one_behind)
+    monkeypatch.setattr(session, "draw", keep_one_behind)
     monkeypatch.setattr(run, "_SECONDS_PER_BLOCK", 0.0)
     with pytest.warns(SamplingWarning, match=r"from 2 of 3 chains"):
         result = co.sample(posterior, draws=100_000, warmup=100, chains=3)

@@ -73,7 +73,7 @@ def test_an_output_that_is_wholly_masked_is_a_latent():
         co.condition(model, observed)
     observed["y"] = np.ma.masked_array(np.ones(3), mask=[False, True, False])
     posterior = co.condition(model, observed)
-    assert [posterior.describe(i) for i in range(3)] == ["y[0]", "y[2]", "x"]
+    assert [posterior.reporter.describe(i) for i in range(3)] == ["y[0]", "y[2]", "x"]
     draws = co.sample(posterior, draws=20, warmup=30, chains=1).posterior
     assert set(draws) == {"w", "y"}
     np.testing.assert_allclose(draws["y"].values[..., [0, 2]], 1.0, atol=1e-8)

@@ -117,7 +117,7 @@ def test_arrays_are_not_remembered_in_another_precision(nuts_comes_first):
     runs = [nuts] if nuts_comes_first else []
     kept = [run() for run in runs]
     posterior = co.condition(model)
-    np.testing.assert_array_equal(posterior.observed["y"], y)
+    np.testing.assert_array_equal(posterior.reporter.observed["y"], y)
     kept.append(nuts())
 
 

@@ -19,7 +19,7 @@ from coarea.studies.human_pose.drawing import draw_skeleton
 from coarea.studies.human_pose.model import log_length_moments
 from coarea.studies.human_pose.skeleton import pose
 
-PACKAGE = Path(__file__).parents[1] / "src/coarea/experiments/human_pose"
+PACKAGE = Path(__file__).parents[1] / "src/coarea/studies/human_pose"
 OUT = Path("out/human-pose-training")
 # Some angles never change in the recordings. Noise of this size on every cosine and sine keeps the
 # decoder from being surer of them than a skeleton's angles can be: some three degrees.

@@ -24,7 +24,7 @@ from coarea.studies.mnist.networks import (
     named_arrays,
 )
 
-PACKAGE = Path(__file__).parents[1] / "src/coarea/experiments/mnist"
+PACKAGE = Path(__file__).parents[1] / "src/coarea/studies/mnist"
 OUT = Path("out/mnist-training")
 STEPS, BATCH, RATE, SEED = 45_000, 200, 1e-3, 0
 # With the bound itself, codes say more than their prior allows for, and codes drawn from the prior

@@ -9,7 +9,7 @@ import jax
 
 from coarea.errors import CoareaError, ModelError, PrecisionError
 
-_HERE = str(Path(__file__).parent)
+_HERE = str(Path(__file__).parents[1])
 _LIBRARIES = ("site-packages", "dist-packages", "importlib")
 
 _BRANCH = (
