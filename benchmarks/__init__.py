@@ -1,1 +1,1 @@
-"""coarea beside its peers: each case states a problem once and runs all tools on it in one run."""
+"""Benchmarks of coarea and its peers. A case defines one problem and runs all tools on it."""

@@ -1,7 +1,8 @@
-"""`python -m benchmarks [case …]`: run all cases or some, and write the page of all that were run.
+"""`python -m benchmarks [case …]`: run all or some cases, and write a page of all results.
 
-A case's table goes to the terminal, its numbers, with versions and machine, to a file of its own,
-its figure beside it. The page is made from these files, so that cases may be run one by one.
+Tables are printed to the terminal. Each case also writes a file with its numbers, package versions
+and machine, and a figure next to it. The page is made from these files, so that cases can be run
+separately.
 """
 
 import argparse
@@ -29,13 +30,14 @@ CASES = (
 BY_HAND = ("gpu", "gpu_models")
 OPENING = """# Benchmarks
 
-Each case states a problem once and runs coarea and its peers on it in one process, with the same data, in
-double precision, one after the other. A rate counts a whole run, its start and its warm-up included, as each tool
-does them when nothing is said; compilation stands apart in the first run's time. Effective
-sizes are ArviZ's (bulk), of the element that has least, for its mean and for its variance. Machines differ and are shared: read the ratios.
+Each case defines one problem and runs coarea and its peers on it in one process, one after the other, with the same
+data and in double precision. Rates are for whole runs, including each tool's default initialisation and warm-up. They
+exclude compilation, which is part of the time of the first run. Effective sample sizes (ESS) are ArviZ's bulk ESS of the
+element with the smallest value, for its mean and for its variance. A column headed "× peer" is the ratio of min ESS/s to
+that peer's. Machines differ and are shared, so compare ratios rather than absolute rates.
 
-This page is written by `python -m benchmarks`; `pip install 'coarea[bench]'` brings the peers. The cases `gpu` and `gpu_models` are run by
-hand on a machine that has one: see [the notes of such runs](gpu.md)."""
+This page is written by `python -m benchmarks`; `pip install 'coarea[bench]'` installs the peers. The cases `gpu` and
+`gpu_models` are run by name on a machine with a GPU. [GPU measurements](gpu.md) has further results for them."""
 
 
 def main():
@@ -43,10 +45,12 @@ def main():
     known = ", ".join((*CASES, *BY_HAND))
     parser.add_argument("cases", nargs="*", metavar="case", help=f"any of: {known}")
     parser.add_argument("--out", type=Path, default=Path("out/benchmarks"))
-    parser.add_argument("--page", action="store_true", help="only write the page again")
+    parser.add_argument(
+        "--page", action="store_true", help="only rewrite the page from stored results"
+    )
     given = parser.parse_args()
     if unknown := set(given.cases) - {*CASES, *BY_HAND}:
-        parser.error(f"{', '.join(sorted(unknown))}: no such case; there are {known}.")
+        parser.error(f"{', '.join(sorted(unknown))}: unknown case. Known cases: {known}.")
     console = Console()
     for name in () if given.page else given.cases or CASES:
         console.print(f"[bold]{name}")

@@ -1,4 +1,4 @@
-"""A neuron of which one of two variables is seen, now and then."""
+"""A neuron model: one of its two variables is observed, at discrete times."""
 
 import numpy as np
 
@@ -7,9 +7,10 @@ from benchmarks.harness import Report, against, bars, measured, numbers_of
 from coarea.studies import fitzhugh_nagumo
 
 ABOUT = """
-The FitzHugh–Nagumo diffusion, its voltage seen without noise at 100 times with 25 steps between: 5 006 random inputs, no likelihood. One
-chain, 300 transitions of warm-up, 500 draws. No peer runs it here: for the best earlier code (manifold-mcmc-for-diffusions, with mici) 0.95
-effective draws a second were published, of two chains on another machine.
+The FitzHugh–Nagumo diffusion, with its voltage observed without noise at 100 times and 25 steps between observations:
+5 006 random inputs, no likelihood. One chain, 300 warm-up transitions, 500 draws. No peer is run here. For the best earlier
+code (manifold-mcmc-for-diffusions, with mici) the published rate is 0.95 effective draws per second, for two chains on
+another machine.
 """
 PUBLISHED = 0.95
 
@@ -26,11 +27,11 @@ def run() -> Report:
 
     row = measured(draw)
     heading, lines = against({"coarea, NUTS()": row}, [])
-    heading, line = [*heading, "steps a draw"], [*lines[0], f"{steps[-1] / 500:.1f}"]
+    heading, line = [*heading, "steps per draw"], [*lines[0], f"{steps[-1] / 500:.1f}"]
     return Report(
         "FitzHugh–Nagumo, partially observed",
         ABOUT,
         [(heading, [line])],
         numbers_of({"coarea": row}),
-        bars({"coarea, NUTS()": row.rate, "the best earlier code, as published": PUBLISHED}),
+        bars({"coarea, NUTS()": row.rate, "best earlier code, as published": PUBLISHED}),
     )

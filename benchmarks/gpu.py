@@ -1,4 +1,4 @@
-"""Chains by the thousand on an accelerator. Run by hand where there is one."""
+"""Thousands of chains on a GPU. Run by name on a machine that has one."""
 
 import gc
 import time
@@ -13,11 +13,19 @@ from coarea.precision import computing_in
 from coarea.studies import lotka_volterra
 
 ABOUT = """
-`co.sample` with all chains vectorised on one card: whole runs, start, warm-up and the way of the draws to the host included, compilation
-apart. Effective sizes are those of 256 of the chains, times what fraction of all they are. Chains that run in step
-want trajectories of one length, as `CHMC(num_steps=…)` has them: where each has its own, all wait for the longest. In coordinates (`structure="chart"`) noise is solved for, and a step
-costs a gradient. The limit is the time in which the card could read and write every chain's state, its linearisation included, once an integration step at 4.8 TB/s, or, where
-that takes longer, make the operations that XLA counts in one evaluation of density and gradient at the 67 TFLOP/s (double; in single precision the same) of its data sheet; projections and checks are not in it. Memory is the most that was in use up to the end of a case.
+`co.sample` on Lotka–Volterra with all chains vectorised on one GPU, in double precision except for the rows marked "single".
+Times are for whole runs: they include initialisation, warm-up and the transfer of draws to the host, but not compilation. ESS
+is computed from 256 of the chains and scaled to all of them.
+
+Chains run in lockstep. Trajectories should therefore have the same length in all chains, as with `CHMC(num_steps=…)`; if
+lengths differ, all chains wait for the longest. The chart (`structure="chart"`) solves for the noise, and each step costs one
+gradient.
+
+"Fraction of limit" is a hardware lower bound on the run time, divided by the run time. The bound for one integration step of
+all chains is the larger of two times. The first is the time to read and write the state of every chain once, including its
+linearisation, at 4.8 TB/s. The second is the time for the operations that XLA counts in one evaluation of density and gradient
+per chain, at the 67 TFLOP/s of the data sheet (double precision; single precision is the same). Projections and reverse checks
+are not included. Memory is the peak use up to the end of a case.
 """
 BANDWIDTH, OPERATIONS = 4.8e12, 67e12
 HEADING = [
@@ -25,11 +33,11 @@ HEADING = [
     "chains",
     "draws + warm-up",
     "first run, s",
-    "s",
-    "ms a transition of all",
+    "run, s",
+    "ms per transition (all chains)",
     "R-hat",
     "min ESS/s",
-    "of the limit",
+    "fraction of limit",
     "memory, GB",
 ]
 
@@ -39,20 +47,20 @@ def cases():
     told = co.condition(lotka_volterra.markov_generator(), {"y": y})
     one = co.CHMC(num_steps=1)
     for chains in (1024, 8192, 65_536):
-        yield "Lotka–Volterra, CHMC(num_steps=1)", told, "z", one, chains, 1000, 200, "float64"
-    yield "the same in single precision", told, "z", one, 65_536, 1000, 200, "float32"
+        yield "manifold, CHMC(num_steps=1)", told, "z", one, chains, 1000, 200, "float64"
+    yield "manifold, CHMC(num_steps=1), single", told, "z", one, 65_536, 1000, 200, "float32"
     chart = co.condition(lotka_volterra.markov_generator(), {"y": y}, structure="chart")
     two = co.CHMC(num_steps=2)
     for chains in (1024, 8192, 65_536):
-        yield "in coordinates, CHMC(num_steps=2)", chart, "z", two, chains, 1000, 200, "float64"
-    yield "the same, single precision", chart, "z", two, 65_536, 1000, 200, "float32"
-    yield "in coordinates, CHMC()", chart, "z", co.CHMC(), 65_536, 1000, 200, "float64"
-    yield "Lotka–Volterra, CHMC()", told, "z", co.CHMC(), 8192, 500, 200, "float64"
-    yield "Lotka–Volterra, NUTS()", told, "z", co.NUTS(), 8192, 200, 200, "float64"
+        yield "chart, CHMC(num_steps=2)", chart, "z", two, chains, 1000, 200, "float64"
+    yield "chart, CHMC(num_steps=2), single", chart, "z", two, 65_536, 1000, 200, "float32"
+    yield "chart, CHMC()", chart, "z", co.CHMC(), 65_536, 1000, 200, "float64"
+    yield "manifold, CHMC()", told, "z", co.CHMC(), 8192, 500, 200, "float64"
+    yield "manifold, NUTS()", told, "z", co.NUTS(), 8192, 200, 200, "float64"
 
 
 def elements(posterior, names):
-    """Of 256 chains the named variables, or all, as (chain, draw, element)."""
+    """The named variables, or all, of 256 chains as (chain, draw, element)."""
     names = list(posterior.data_vars) if names is None else np.atleast_1d(names)
     x = [np.asarray(posterior[name].values[:256]) for name in names]
     x = np.concatenate([part.reshape(*part.shape[:2], -1) for part in x], axis=-1)
@@ -60,14 +68,15 @@ def elements(posterior, names):
 
 
 def least_seconds(target, kernel, chains, steps, precision) -> float:
-    """In which the card could make so many steps of each chain, were traffic or arithmetic all.
+    """A lower bound on the time for `steps` of each chain, from memory traffic and arithmetic.
 
-    XLA counts what is in a loop once; of simulators with long ones, traffic is the limit anyway.
+    XLA counts the body of a loop only once. For simulators with long loops, traffic is the limit
+    anyway.
     """
     with computing_in(precision):
         u = jax.ShapeDtypeStruct((target.num_inputs,), float)
         state = jax.eval_shape(lambda u: kernel.init(target, u), u)
-        with jax.default_device(jax.devices("cpu")[0]):  # others do not count
+        with jax.default_device(jax.devices("cpu")[0]):  # other backends do not count
             counted = jax.jit(lambda u: target.evaluate(u)).lower(u).cost_analysis()
     size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
     operations = (counted or {}).get("flops", 0.0)
@@ -75,9 +84,9 @@ def least_seconds(target, kernel, chains, steps, precision) -> float:
 
 
 def table(cases) -> tuple[list, dict, dict]:
-    """The lines of cases (name, target, names, kernel, chains, draws, warm-up, precision).
+    """Run cases (name, target, names, kernel, chains, draws, warm-up, precision).
 
-    And their rates by name, and numbers.
+    Returns the table rows, the rates by name and the numbers.
     """
     lines, rates, numbers = [], {}, {}
     for name, target, names, kernel, chains, draws, warmup, precision in cases:
@@ -91,7 +100,7 @@ def table(cases) -> tuple[list, dict, dict]:
                 began = time.perf_counter()
                 result = co.sample(target, draws=draws, warmup=warmup, seed=1, **options)
                 seconds = time.perf_counter() - began
-        except Exception as error:  # a card too small for one case is no reason to lose the others
+        except Exception as error:  # one case that needs too much memory must not lose the others
             lines.append([name, str(chains), type(error).__name__, *[""] * 7])
             print(name, error, flush=True)
             continue
@@ -119,7 +128,7 @@ def table(cases) -> tuple[list, dict, dict]:
             "rate": rate,
             "seconds": seconds,
             "rhat": rhat,
-            "of the limit": limit,
+            "fraction of limit": limit,
         }
         del result
         gc.collect()

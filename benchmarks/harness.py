@@ -1,4 +1,4 @@
-"""What every case shares: how a run is measured, and how its results are told."""
+"""Shared by all cases: measure a run, and format its results."""
 
 import json
 import os
@@ -26,7 +26,7 @@ _MARKERS = "osD^vP*"
 
 
 class Measured(NamedTuple):
-    """A run, start and warm-up included, and how long an equal one before, that compiled, took."""
+    """A run with initialisation and warm-up, and the time of a first run that also compiled."""
 
     least: float
     least_square: float
@@ -36,22 +36,22 @@ class Measured(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """Effective draws per second, for its mean, of the element that has fewest."""
+        """ESS per second of the mean, for the element with the smallest ESS."""
         return self.least / self.seconds
 
     @property
     def square_rate(self) -> float:
-        """The same for its variance."""
+        """ESS per second of the variance, for the element with the smallest ESS."""
         return self.least_square / self.seconds
 
     @property
     def has_mixed(self) -> bool:
-        """Whether an effective size means anything."""
+        """Whether the effective sample size is meaningful."""
         return self.rhat <= 1.05
 
 
 def measured(draw: Callable[[int], np.ndarray]) -> Measured:
-    """Of two equal runs of `draw(seed)`, draws (chain, draw, element), the second."""
+    """Run `draw(seed)` twice and measure the second run; it returns (chain, draw, element)."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         began = time.perf_counter()
@@ -64,15 +64,16 @@ def measured(draw: Callable[[int], np.ndarray]) -> Measured:
 
 
 def quality(x: np.ndarray) -> tuple[float, float, float]:
-    """Of draws (chain, draw, element) the least effective sizes for mean and variance, and R-hat.
+    """Smallest ESS of mean and variance, and largest R-hat, of draws (chain, draw, element).
 
-    Chains whose draws alternate have more effective draws than draws for the one, not for the other.
+    With antithetic draws the ESS of the mean can exceed the number of draws; that of the variance
+    does not.
     """
     x = np.asarray(x)
     axes = {"chain_axis": 0, "draw_axis": 1}
     squares = (x - x.mean(axis=(0, 1))) ** 2
     least, least_square = (float(np.min(array_stats.ess(y, **axes))) for y in (x, squares))
-    if len(x) == 1:  # its halves
+    if len(x) == 1:  # split it into halves
         half = x.shape[1] // 2
         x = np.concatenate([x[:, :half], x[:, half : 2 * half]])
     return least, least_square, float(np.max(array_stats.rhat(x, **axes)))
@@ -80,7 +81,7 @@ def quality(x: np.ndarray) -> tuple[float, float, float]:
 
 @dataclass
 class Report:
-    """What a case found: tables of text, the numbers behind them, a figure."""
+    """Results of a case: tables of text, the underlying numbers, and a figure."""
 
     title: str
     about: str
@@ -92,8 +93,8 @@ class Report:
 def against(
     rows: Mapping[str, Measured], peers: Sequence[str]
 ) -> tuple[list[str], list[list[str]]]:
-    """A table of runs, with the ratio of each rate to those of some peers."""
-    heading = ["", "R-hat", "first run, s", "s", "min ESS/s", "for variances"]
+    """A table of runs, with the ratio of each rate to the rates of some peers."""
+    heading = ["", "R-hat", "first run, s", "run, s", "min ESS/s", "min ESS/s, variance"]
     heading += [f"× {peer}" for peer in peers]
     lines = [
         [
@@ -111,17 +112,17 @@ def against(
 
 
 def told(row: Measured) -> str:
-    """A rate, in brackets with its R-hat where it means nothing."""
+    """A rate; in brackets with its R-hat if the chains have not mixed."""
     return short(row.rate) if row.has_mixed else f"[{short(row.rate)}, R-hat {row.rhat:.2f}]"
 
 
 def ratio(row: Measured, peer: Measured) -> str:
-    """Of their rates, where both mean something."""
+    """The ratio of two rates; empty unless both runs have mixed."""
     return short(row.rate / peer.rate) if row.has_mixed and peer.has_mixed else ""
 
 
 def numbers_of(rows: Mapping[Any, Measured]) -> dict[str, Any]:
-    """The same for a file."""
+    """Runs as JSON-compatible numbers."""
     return {
         str(name): {**row._asdict(), "rate": row.rate, "square_rate": row.square_rate}
         for name, row in rows.items()
@@ -129,7 +130,7 @@ def numbers_of(rows: Mapping[Any, Measured]) -> dict[str, Any]:
 
 
 def bars(rates: Mapping[str, float], label: str = "min ESS/s") -> "Figure":
-    """A bar for each, on a logarithmic axis."""
+    """A bar chart of rates on a logarithmic axis."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 0.6 + 0.32 * len(rates)), layout="constrained")
@@ -143,7 +144,7 @@ def bars(rates: Mapping[str, float], label: str = "min ESS/s") -> "Figure":
 
 
 def curves(panels: Mapping[str, Mapping[str, tuple]], xlabel: str, falls: bool = False) -> "Figure":
-    """For each panel, named by its vertical axis, lines (x, y) by name; x falls to the right."""
+    """Panels, named by their vertical axis, of named lines (x, y). `falls` reverses the x axis."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.8 * len(panels), 3.6), layout="constrained")
@@ -161,7 +162,7 @@ def curves(panels: Mapping[str, Mapping[str, tuple]], xlabel: str, falls: bool =
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers depend on beside the code."""
+    """The machine and the package versions used."""
     model = platform.processor() or platform.machine()
     if Path("/proc/cpuinfo").exists():
         for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -186,7 +187,7 @@ def _version(name: str) -> str | None:
 
 
 def write(name: str, report: Report, seconds: float, folder: Path) -> None:
-    """The case's file and figure."""
+    """Write the file and the figure of a case."""
     folder.mkdir(parents=True, exist_ok=True)
     figure, report.figure = report.figure, None
     content = {**asdict(report), "seconds": seconds, "machine": machine(), "figure": False}
@@ -197,7 +198,7 @@ def write(name: str, report: Report, seconds: float, folder: Path) -> None:
 
 
 def write_page(order: Sequence[str], folder: Path, opening: str) -> Path:
-    """A page of all cases that have been run, one after another, beside the folder."""
+    """Write a page of all cases that have been run, next to the folder."""
     parts = [opening]
     for name in order:
         path = folder / f"{name}.json"

@@ -1,4 +1,4 @@
-"""A thin loop: y = θ₁² + 3θ₀²(θ₀² − 1) + σn seen at 1, as the noise falls."""
+"""A thin loop: observe y = θ₁² + 3θ₀²(θ₀² − 1) + σn = 1, with decreasing noise σ."""
 
 import coarea as co
 from benchmarks.harness import Report, curves, measured, numbers_of, told
@@ -6,15 +6,16 @@ from benchmarks.peers import blackjax_nuts, nutpie_nuts, ours
 from coarea.precision import in_float64
 
 ABOUT = """
-Two standard normal inputs, one reading of a curved function of them with noise σ: as σ falls the posterior becomes a thin
-loop. All have their defaults, 4 chains, 500 transitions of warm-up and 1 000 draws; the peers are given the posterior density.
-Rates are of θ₀² and θ₁² (the signs are symmetric). Where R-hat is above 1.05 a rate means nothing: it stands in brackets.
+Two standard normal inputs and one observation of a nonlinear function of them, with noise σ. As σ falls, the posterior
+becomes a thin loop. All tools use their defaults with 4 chains, 500 warm-up transitions and 1 000 draws. The peers are given
+the posterior density. Rates are for θ₀² and θ₁², because the posterior is symmetric in the signs. A rate with R-hat above
+1.05 is not meaningful; it is shown in brackets.
 """
 NOISE = (1.0, 0.1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 
 
 def level(x):
-    """The function that is read."""
+    """The observed function."""
     return x[1] ** 2 + 3 * x[0] ** 2 * (x[0] ** 2 - 1)
 
 
@@ -57,7 +58,7 @@ def run() -> Report:
     heading = ["σ", *(f"{name}, min ESS/s" for name in runs)]
     lines_of = {name: (NOISE, [rows[name, sigma].rate for sigma in NOISE]) for name in runs}
     return Report(
-        "The loop with less and less noise",
+        "Thin loop with decreasing noise",
         ABOUT,
         [(heading, lines)],
         numbers_of(rows),

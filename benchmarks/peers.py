@@ -1,4 +1,4 @@
-"""The peers, each as its users would call it: `draw(seed)` gives draws (chain, draw, element)."""
+"""The peers, each called as by its users: `draw(seed)` returns draws (chain, draw, element)."""
 
 import contextlib
 import logging
@@ -15,7 +15,7 @@ from coarea.execution.run import num_cores
 
 
 def ours(target, name, transform=np.asarray, **options):
-    """`co.sample` with its defaults but for `options`."""
+    """`co.sample` with its defaults, except for `options`."""
 
     def draw(seed):
         result = co.sample(target, seed=seed, progress=False, **options)
@@ -26,7 +26,7 @@ def ours(target, name, transform=np.asarray, **options):
 
 
 def numpyro_nuts(model, name, *args, draws, warmup, chains):
-    """NumPyro's NUTS, several chains vectorised."""
+    """NumPyro's NUTS; several chains are vectorised."""
     import numpyro
 
     sampler = numpyro.infer.MCMC(
@@ -47,7 +47,7 @@ def numpyro_nuts(model, name, *args, draws, warmup, chains):
 
 
 def blackjax_nuts(log_density, size, draws, warmup, chains, diagonal=True):
-    """BlackJAX's NUTS after its window adaptation, from prior draws, chains shared among cores."""
+    """BlackJAX's NUTS from prior draws, with window adaptation; chains are spread over the cores."""
 
     def one(key):
         start_key, warmup_key, run_key = jax.random.split(key, 3)
@@ -97,12 +97,12 @@ def nutpie_nuts(model, name, draws, warmup, chains):
 
 
 def mici_chmc(target, start, draws, size, step_size=None, num_steps=None, warmup=0):
-    """mici's constrained HMC with jitted functions and the determinant that it leaves out itself.
+    """mici's constrained HMC with jitted functions and the determinant, which it omits by default.
 
-    One chain from a start of ours, with the step and numbers of steps that are given, or with its
-    own warm-up and dynamic trajectories. SciPy's LAPACK is held to one thread, which on few cores
-    is several times faster. Draws are the first `size` inputs. The steps made are kept in
-    `draw.steps`.
+    One chain from a given start. It uses the given step size and numbers of steps, or mici's own
+    warm-up and dynamic trajectories. SciPy's LAPACK is limited to one thread, which is several
+    times faster on few cores. Draws are the first `size` inputs. `draw.steps` is the number of
+    steps of the last run.
     """
     import mici
 

@@ -1,4 +1,4 @@
-"""Cost against the length of a simulator, the number of chains and of cores."""
+"""Cost against the length of a simulator, the number of chains and the number of cores."""
 
 import json
 import os
@@ -18,9 +18,12 @@ from coarea.precision import in_float64
 from coarea.studies import lotka_volterra
 
 ABOUT = """
-First, a nonlinear process in two dimensions of any length T, every step seen (teacher-forced), seen in part (lifted), and every step seen but told as one
-scan (triangular): the time of one integration step and the memory it needs beside its state. Then `co.sample` on Lotka–Volterra (`co.Markov`, defaults, 2 000
-draws) with more and more chains, on all cores and on one of them.
+The first table shows a nonlinear process in two dimensions of length T in three settings: every step observed
+(teacher-forced), partly observed (lifted), and every step observed but written as one scan (triangular). It gives the time
+of one integration step, and the memory that the step needs in addition to its state.
+
+The second table shows `co.sample` on Lotka–Volterra (`co.Markov`, defaults, 2 000 draws) with increasing numbers of chains,
+on one core and on all cores.
 """
 LENGTHS = {
     "teacher-forced": [50 * 4**k for k in range(4)],
@@ -31,7 +34,7 @@ CHAINS = (1, 4, 16, 64)
 
 
 def reverting(T, sees_all) -> co.Markov:
-    """It reverts to zero, so that it can be of any length."""
+    """A process that reverts to zero, so that it can have any length."""
 
     def step(s, x, n, t):
         pull = jnp.stack([0.8 * jnp.tanh(x[0]) - 0.3 * x[1], 0.7 * x[1] + 0.2 * jnp.sin(x[0])])
@@ -48,7 +51,7 @@ def reverting(T, sees_all) -> co.Markov:
 
 
 def step_cost(target, u, repeats=30):
-    """Microseconds of one integration step, and the bytes it needs beside its state."""
+    """Microseconds of one integration step, and the bytes it needs in addition to its state."""
     integrator = Rattle()
     u = jnp.asarray(u)
     state = jax.jit(lambda u: integrator.refresh(jax.random.key(0), integrator.init(target, u)))(u)
@@ -65,7 +68,7 @@ def step_cost(target, u, repeats=30):
 
 
 def length():
-    """A line for each length, and (T, µs, bytes) by name."""
+    """A table row for each length, and (T, µs, bytes) by name."""
     lines, found = [], {}
     for name, lengths in LENGTHS.items():
         for T in lengths:
@@ -73,7 +76,7 @@ def length():
             y = model.simulate(jax.random.key(1), 1)["y"][0]
             posterior = co.condition(model, {"y": y})
             u = co.find_start(posterior, jax.random.key(0), 1)[0]
-            if name == "triangular":  # the same inputs, told as one scan
+            if name == "triangular":  # the same inputs, written as one scan
                 posterior = co.condition(model, {"y": y}, structure="triangular")
             found.setdefault(name, []).append((T, *step_cost(posterior, u)))
             grows = [""] * 2
@@ -82,12 +85,12 @@ def length():
                 grows = [f"{x:.2f}" for x in ((after - before) / (after - before)[0])[1:]]
             _, microseconds, size = found[name][-1]
             lines.append([name, str(T), f"{microseconds:.0f}", f"{size / 1e6:.2f}", *grows])
-    heading = ["", "T", "µs a step", "MB", "exponent of time", "of memory"]
+    heading = ["", "T", "µs per step", "MB", "time exponent", "memory exponent"]
     return (heading, lines), found
 
 
 def rates() -> None:
-    """Prints a rate for each number of chains."""
+    """Print the rate for each number of chains."""
     y = lotka_volterra.dataset(seed=0)
     target = co.condition(lotka_volterra.markov_generator(), {"y": y})
     options = {"draws": 2000, "warmup": 500}
@@ -96,11 +99,11 @@ def rates() -> None:
 
 
 def chains():
-    """A line for each number of chains, and rates by the number of cores."""
+    """A table row for each number of chains, and rates by number of cores."""
     cores = sorted(os.sched_getaffinity(0))
     found = {}
     for used in (cores[:1], cores):
-        # A process of its own, for threads that were begun earlier keep their cores.
+        # Use a separate process, because threads that already run keep their cores.
         code = f"import os; os.sched_setaffinity(0, {used}); from benchmarks import scaling; scaling.rates()"
         child = subprocess.run([sys.executable, "-W", "ignore", "-c", code], stdout=-1, check=True)
         rates = json.loads(child.stdout.splitlines()[-1])
@@ -113,7 +116,7 @@ def chains():
         ]
         for num in CHAINS
     ]
-    heading = ["chains", "1 core, min ESS/s", f"{len(cores)} cores", "ratio"]
+    heading = ["chains", "1 core, min ESS/s", f"{len(cores)} cores, min ESS/s", "ratio"]
     return (heading, lines), {
         f"{n} cores": (CHAINS, [found[n, num] for num in CHAINS]) for n in (1, len(cores))
     }
@@ -126,8 +129,10 @@ def run() -> Report:
     columns = {name: np.array(rows).T for name, rows in costs.items()}
     figure = curves(
         {
-            "µs for one step, against T": {k: (x[0], x[1]) for k, x in columns.items()},
-            "MB beside the state, against T": {k: (x[0], x[2] / 1e6) for k, x in columns.items()},
+            "µs per step, against T": {k: (x[0], x[1]) for k, x in columns.items()},
+            "MB in addition to the state, against T": {
+                k: (x[0], x[2] / 1e6) for k, x in columns.items()
+            },
             "min ESS/s, against chains": rates,
         },
         "",

@@ -1,4 +1,4 @@
-"""Regression with ever less noise, the same NumPyro model for coarea and for NumPyro."""
+"""Regression with decreasing noise: the same NumPyro model for coarea and NumPyro."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,9 +11,10 @@ from benchmarks.peers import numpyro_nuts, ours
 from coarea.precision import in_float64
 
 ABOUT = """
-Four curved readings of six coefficients, with noise σ; what the readings leave open stays free, so that as σ falls the posterior
-becomes a thin shell, curved. Both are given the same NumPyro model and their own defaults; 2 chains, 500 transitions of warm-up, 1 000 draws.
-Where R-hat is above 1.05 a rate means nothing: it stands in brackets, and there is no ratio.
+Four nonlinear observations of six coefficients, with noise σ. The observations do not determine all coefficients, so the
+posterior becomes a thin curved shell as σ falls. Both tools are given the same NumPyro model and use their defaults with
+2 chains, 500 warm-up transitions and 1 000 draws. A rate with R-hat above 1.05 is not meaningful; it is shown in brackets,
+without a ratio.
 """
 NOISE = 10.0 ** -np.arange(1, 7)
 X = np.random.default_rng(0).normal(size=(4, 6))
@@ -41,7 +42,7 @@ def run() -> Report:
     heading = ["σ", *(f"{name}, min ESS/s" for name in runs), "ratio"]
     lines_of = {name: (NOISE, [rows[name, s].rate for s in map(float, NOISE)]) for name in runs}
     return Report(
-        "A regression with less and less noise",
+        "Regression with decreasing noise",
         ABOUT,
         [(heading, lines)],
         numbers_of(rows),

@@ -1,4 +1,4 @@
-"""How long a newcomer waits: the import, and the first draw."""
+"""Start-up time: the import, and the first draw."""
 
 import os
 import subprocess
@@ -9,9 +9,9 @@ import time
 from benchmarks.harness import Report, bars
 
 ABOUT = """
-Seconds of fresh processes, the median of three: importing JAX, importing coarea (which imports JAX), and `co.condition` and `co.sample` on
-Lotka–Volterra (1 chain, 20 transitions of warm-up, 1 draw); then the same with JAX's persistent compilation cache
-filled (`JAX_COMPILATION_CACHE_DIR`; see the README).
+Times in seconds of fresh processes, median of three: import of JAX, import of coarea (which imports JAX), and `co.condition`
+and `co.sample` on Lotka–Volterra (1 chain, 20 warm-up transitions, 1 draw). The last is repeated with JAX's persistent
+compilation cache filled (`JAX_COMPILATION_CACHE_DIR`; see the README).
 """
 _FIRST_DRAW = """
 import time, coarea as co
@@ -25,7 +25,7 @@ print(time.perf_counter() - began)
 
 
 def seconds(code: str, **environment: str) -> float:
-    """The median of what three processes print as their last line, or take."""
+    """Median over three processes of the time printed last, or else of their duration."""
     inherited = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
     found = []
     for _ in range(3):
@@ -47,7 +47,7 @@ def run() -> Report:
     whole = seconds("import coarea")
     lines = [
         ["import jax", f"{jax - empty:.2f}"],
-        ["import coarea, beyond that", f"{whole - jax:.2f}"],
+        ["import coarea, in addition", f"{whole - jax:.2f}"],
     ]
     numbers = {"import jax": jax - empty, "import coarea": whole - jax}
     for name, model in (("co.Markov", "markov_generator"), ("co.Generator", "generator")):

@@ -1,6 +1,6 @@
-"""Targets of many kinds, with functions of their draws whose means are known.
+"""Targets of many kinds, and functions of their draws with known means.
 
-Closed forms and quadratures, except where it is said.
+The means are closed forms or quadratures unless stated otherwise.
 """
 
 import sys
@@ -121,11 +121,11 @@ def loop(sigma):
     def inner(x, function):
         """∫ over n, with θ₁ = ±√(1 − 3x²(x² − 1) − σn): its density is ρ / (2|θ₁|)."""
         level = 1 - 3 * x**2 * (x**2 - 1)
-        # n = level/σ − θ₁²/σ; integrate over θ₁ ≥ 0 where n is within 9 of nought.
+        # n = level/σ − θ₁²/σ; integrate over θ₁ ≥ 0 where n is within 9 of zero.
         low, high = max(level - 9 * sigma, 0.0), level + 9 * sigma
         if high <= 0:
             return 0.0
-        # Gauss–Legendre in θ₁ on the interval that the noise allows.
+        # Gauss–Legendre in θ₁, on the interval that the noise allows.
         t, w = np.polynomial.legendre.leggauss(200)
         a, b = np.sqrt(low), np.sqrt(high)
         theta = 0.5 * (b - a) * t + 0.5 * (a + b)
@@ -146,12 +146,13 @@ def loop(sigma):
 
 
 def quantile_case(quantile, truth, from_normal, num=250):
-    """iid data from a distribution given by its quantile function. The reference inverts it.
+    """Independent data from a distribution given by its quantile function.
 
-    `truth` is in terms of the standard normals that `from_normal` maps to the parameters.
+    `truth` gives the standard normals that `from_normal` maps to the parameters.
 
-    The likelihood is 1/Q′(p) at Q(p) = y, found by bisection; the posterior over the four
-    parameters by importance sampling around its mode, with a heavy-tailed proposal.
+    The reference likelihood is 1/Q′(p) at Q(p) = y, found by bisection. The reference posterior
+    over the four parameters is from importance sampling around its mode, with a heavy-tailed
+    proposal.
     """
 
     def simulate(u):
@@ -191,7 +192,7 @@ def _by_importance(quantile, from_normal, y, start, num=100_000):
         n = jax.vmap(lambda value: normal_score(z, value))(y)
         slope = jax.vmap(jax.grad(lambda n: quantile(z, n)))(n)
         value = jnp.sum(-0.5 * n**2 - jnp.log(slope)) - 0.5 * u @ u
-        # At an end of the interval the bisection has found that the datum cannot be produced.
+        # A bisection that ends at an end of the interval shows that the datum cannot be produced.
         return jnp.where(jnp.max(jnp.abs(n)) < 11.9, value, -jnp.inf)
 
     value = jax.jit(log_posterior)
@@ -254,9 +255,9 @@ def tukey_lambda():
 
 
 def funnel():
-    """Eight groups, y_j = τ e_j + 0.1 n_j seen with small noise; log τ ~ N(0, 1). By quadrature.
+    """Eight groups, y_j = τ e_j + 0.1 n_j with small noise; log τ ~ N(0, 1). By quadrature.
 
-    Given τ the y_j are independent N(0, τ² + 0.01).
+    Given τ, the y_j are independent N(0, τ² + 0.01).
     """
     y = 0.7 * np.array([2.8, 0.8, -0.3, 0.7, -0.1, 0.1, 1.8, 1.2])
 
@@ -282,7 +283,7 @@ def funnel():
 
 
 def latent_ode():
-    """Logistic growth seen at ten times with noise: rate and start by quadrature over both."""
+    """Logistic growth observed at ten times with noise; rate and start by quadrature over both."""
     times = np.linspace(0.5, 5.0, 10)
     step = 0.05
 

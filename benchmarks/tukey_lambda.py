@@ -1,4 +1,4 @@
-"""A distribution known by its quantiles alone."""
+"""A distribution that is given only by its quantile function."""
 
 import coarea as co
 from benchmarks.harness import Report, against, bars, measured, numbers_of
@@ -7,9 +7,10 @@ from coarea.studies.tukey_lambda import dataset, generator, log_likelihood
 from coarea.studies.tukey_lambda_study import NAMES, reported
 
 ABOUT = """
-250 data from a generalised Tukey lambda distribution, four parameters: no likelihood in closed form. The peer is BlackJAX's NUTS on a likelihood got by
-inverting the quantile function numerically for each datum; it starts where chains of coarea have ended, since from prior draws it sticks at the edge of the
-support. ABC-HMC draws from an approximation (tolerance 0.25). 2 chains, 500 transitions of warm-up, 1 000 draws.
+250 observations from a generalised Tukey lambda distribution with four parameters and no closed-form likelihood. The peer is
+BlackJAX's NUTS with a likelihood computed by numerical inversion of the quantile function for each observation. It starts
+where chains of coarea ended, because from prior draws it gets stuck at the edge of the support. ABC-HMC draws from an
+approximation (tolerance 0.25). 2 chains, 500 warm-up transitions, 1 000 draws.
 """
 
 

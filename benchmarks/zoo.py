@@ -1,7 +1,7 @@
-"""Targets of many kinds, sampled with no option given, beside what is known of them.
+"""Sample targets of many kinds with default settings, and compare with reference values.
 
-For each target: the worst R-hat, the smallest effective sample size, the failures, and how far the
-means of some functions are from their reference, in Monte Carlo standard errors.
+For each target: the largest R-hat, the smallest effective sample size, the rate of failures, and
+the errors of the means of some functions, in Monte Carlo standard errors.
 
 `python -m benchmarks.zoo [name …]` runs all or some.
 """
@@ -20,7 +20,7 @@ from benchmarks.targets import CASES
 
 
 def judged(name, case):
-    """One row of the table."""
+    """Sample one case; return its row of the table."""
     began = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -52,7 +52,7 @@ def judged(name, case):
 def main(names):
     console = Console(width=124)
     table = Table(
-        "target", "M", "N", "R-hat", "min ESS", "ESS/step", "failures", "step", "errors off", "s"
+        "target", "M", "N", "R-hat", "min ESS", "ESS/step", "failures", "step", "errors (s.e.)", "s"
     )
     for name in names or CASES:
         row = judged(name, CASES[name]())

@@ -184,10 +184,10 @@ def boarding_school(
 
 
 def main() -> None:
-    """Run the command line; a mistake of the user's ends in one line, not in a traceback."""
+    """Run the command line; report an error as one line without a traceback."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # what a terminal cannot show is no error
+            stream.reconfigure(errors="replace")  # some terminals cannot show all characters
     try:
         app()
     except ResultError as error:
@@ -210,10 +210,10 @@ def _print_error(message: str) -> None:
 
 
 def _rescued(draws: Any) -> str:
-    """Where draws were written that could not be where they belong, in words."""
+    """Save the draws to a temporary folder; return a sentence that says where they are."""
     try:
         path = Path(tempfile.mkdtemp(prefix="coarea-")) / "draws.nc"
         draws.to_netcdf(path, engine="h5netcdf")
-    except Exception as error:  # no place at all, or no draws in ArviZ's layout
+    except Exception as error:  # no writable folder, or draws that are not ArviZ data
         return f"The draws could not be saved elsewhere either ({error})."
     return f"The draws were saved to {path}."

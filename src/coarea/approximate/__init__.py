@@ -1,4 +1,4 @@
-"""The approximate relatives of exact conditioning, on the same models, with the same results."""
+"""Approximate alternatives to exact conditioning, for the same models and in the same format."""
 
 from coarea.approximate.elliptical_slice import elliptical_slice as elliptical_slice
 from coarea.approximate.hamiltonian import hamiltonian as hamiltonian

@@ -1,4 +1,4 @@
-"""Many independent simulations, in batches, a thread for each core."""
+"""Run many independent simulations in batches, with one thread per core."""
 
 import contextlib
 from collections import deque
@@ -13,12 +13,12 @@ from coarea.execution.run import num_cores
 from coarea.precision import computing_in
 from coarea.xla import calls_lapack, jit_bounded, one_blas_thread, sequential_vmap_on_cpu
 
-# Numbers that a batch of simulations draws: they stay in a core's cache.
+# Random numbers drawn by one batch of simulations. This many fit in a core's cache.
 _NUMBERS = 2**17
 
 
 def batch_size(num_inputs: int) -> int:
-    """How many simulations of so many inputs to make at once."""
+    """The number of simulations to run in one batch, for a model with `num_inputs` inputs."""
     if jax.default_backend() != "cpu":
         return max(1, 2**26 // num_inputs)
     return max(1, min(4096, _NUMBERS // num_inputs))
@@ -36,11 +36,11 @@ def map_batches(
     each: Callable[[Any, slice], None] | None = None,
     partial: bool = False,
 ) -> tuple[Any, int]:
-    """`function` of each row, as NumPy arrays, and of how many rows.
+    """Apply `function` to each row; return the results as NumPy arrays, and the number of rows.
 
-    `function` is a pytree with arrays for what changes (a bound method of a module), so that it is
-    compiled once. With `each`, results are handed to it batch by batch, in order, and not kept.
-    Ctrl-C ends it; if some will do (`partial`), with those that are there.
+    `function` is a pytree (a bound method of a module) that holds whatever changes as arrays, so
+    that it is compiled once. With `each`, every batch of results is passed to `each`, in order, and
+    is not stored. Ctrl-C interrupts; with `partial`, the rows that are done are then returned.
     """
     count = jax.tree.leaves(rows)[0].shape[0]
     first_row = jax.tree.map(lambda x: x[0], rows)
@@ -49,7 +49,7 @@ def map_batches(
     kept = []
 
     def work(first):
-        # All batches have one size, so that they need one program: the last is filled up.
+        # The last batch is padded: all batches then have one size and share one compiled program.
         end = min(first + batch, count)
         which = np.minimum(np.arange(first, first + batch), count - 1)
         part = jax.tree.map(lambda x: x[which], rows)
@@ -61,7 +61,7 @@ def map_batches(
     firsts = range(0, count, batch)
     with one_blas_thread(), ThreadPoolExecutor(threads) as pool:
         try:
-            # The first batch compiles the program; the others then find it ready.
+            # Wait for the first batch to compile the program, so that it is compiled only once.
             pending = deque([pool.submit(work, 0)])
             pending[0].result()
             pending.extend(pool.submit(work, first) for first in firsts[1:])

@@ -40,14 +40,19 @@ def elliptical_slice(
 ) -> "DataTree":
     """Elliptical slice sampling of the inputs given softened data (Murray & Graham 2016).
 
-    Each transition turns one group of inputs after the other on an ellipse through their values and
-    a fresh draw, by the largest angle at which the simulation stays close to the data. It draws
-    from the posterior given data softened by `kernel` and `epsilon`, needs neither derivatives nor
-    tuning, and keeps most of a simulation that is close already, so that it reaches a smaller ε
-    than methods that draw the noise anew; still its moves shrink with ε. `groups` are names of
-    inputs or tuples of them; left out, the parameters of a directed model and its noise take turns,
-    and those of other models move together. Of the options of `coarea.sample` it takes `draws`,
-    `warmup`, `chains`, `seed`, `start`, `keep`, `devices` and `progress`.
+    A transition updates the groups of inputs one after another. It rotates each group on the
+    ellipse through its current value and a fresh draw. The angle is found by shrinking a bracket
+    until the simulation is close enough to the data. The draws come from the posterior given data
+    softened by `kernel` and `epsilon`.
+
+    The method needs neither derivatives nor tuning. A move changes only part of a simulation that
+    is already close to the data. It therefore reaches a smaller ε than methods that redraw all the
+    noise, but its moves still shrink with ε.
+
+    `groups` lists names of inputs, or tuples of names. By default a directed model has two groups,
+    its parameters and its noise, and any other model has one. Of the options of `coarea.sample`,
+    this function takes `draws`, `warmup`, `chains`, `seed`, `start`, `keep`, `devices` and
+    `progress`.
 
     >>> import coarea as co
     >>> model = co.Generator(lambda u: {"z": u["z"], "y": u["z"] + u["n"]}, {"z": (), "n": ()})
@@ -71,14 +76,14 @@ def elliptical_slice(
 
 
 class Turned(NamedTuple):
-    """Inputs, and the log of what a standard normal density of them is multiplied by."""
+    """Inputs u, and the log of the target density relative to a standard normal density of u."""
 
     u: Float[Array, " M"]
     log_ratio: Float[Array, ""]
 
 
 class EllipticalSlice(AbstractMethod):
-    """One elliptical slice update after the other, of the inputs at given places."""
+    """Elliptical slice updates of groups of inputs, one group after another."""
 
     target: Softened
     groups: tuple[np.ndarray, ...]
@@ -103,7 +108,7 @@ class EllipticalSlice(AbstractMethod):
         return state, MethodDraw(at.u, at.latents, stats)
 
     def turn(self, key: Key[Array, ""], state: Turned) -> tuple[Turned, Int[Array, ""]]:
-        """Every group once, and how many simulations that took."""
+        """Update every group once; also return the number of simulations used."""
         count = jnp.asarray(0)
         for places, group_key in zip(
             self.groups, jax.random.split(key, len(self.groups)), strict=True
@@ -129,7 +134,7 @@ class EllipticalSlice(AbstractMethod):
 def group_places(
     model: AbstractSimulator, groups: Iterable[str | Sequence[str]] | None
 ) -> tuple[np.ndarray, ...]:
-    """Where the inputs of each group are, those left out filled in."""
+    """The positions of each group's inputs in u, with default groups if none are given."""
     names = model.inputs.names
     if groups is None:
         parameters = model.parameters or ()

@@ -1,4 +1,4 @@
-"""Hamiltonian ABC: gradients of a synthetic likelihood, with common random numbers."""
+"""Hamiltonian ABC: follow gradients of a synthetic likelihood with common random numbers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -44,17 +44,19 @@ def hamiltonian(
 ) -> "DataTree":
     """Hamiltonian ABC (Meeds, Leenders & Welling 2015) of a directed model's parameters.
 
-    The likelihood is taken to be normal, with independent elements whose means and variances (to
-    which ε² is added) come from `simulations` runs of the model. Their random seed is part of the
-    state: a trajectory of `num_steps` leapfrog steps follows the gradient with all random numbers
-    in common, and is accepted or rejected; in between a new seed is proposed. (The authors leave
-    trajectories uncorrected.) It needs derivatives, and is the right tool for many parameters and
-    data that are, or are summarised into, nearly normal and uncorrelated statistics
-    (`model.summarise`); elsewhere the normal approximation decides the result, and its error does
-    not vanish with more simulations. `outputs(parameters)` is what to report; left out, the
-    parameters themselves. Of the options of `coarea.sample` it takes `draws`, `warmup`, `chains`,
-    `seed`, `start`, `keep`, `devices` and `progress`; a row of `start` has the coordinates of the
-    parameters.
+    The likelihood is approximated by a normal one with independent elements. Their means and
+    variances are estimated from `simulations` runs of the model; ε² is added to the variances. The
+    random seed of these runs is part of the state. A trajectory of `num_steps` leapfrog steps holds
+    the seed fixed, follows the gradient, and is accepted or rejected. Between trajectories a new
+    seed is proposed. (The authors leave trajectories uncorrected.)
+
+    The method needs derivatives. It is the right tool for many parameters and for statistics that
+    are nearly normal and uncorrelated, which `model.summarise` may provide. For other data the
+    error of the normal approximation dominates, and it does not vanish with more simulations.
+
+    `outputs(parameters)` returns what to report; by default the parameters are reported. Of the
+    options of `coarea.sample`, this function takes `draws`, `warmup`, `chains`, `seed`, `start`,
+    `keep`, `devices` and `progress`. A row of `start` holds the coordinates of the parameters.
 
     >>> import coarea as co
     >>> model = co.Generator(
@@ -70,7 +72,8 @@ def hamiltonian(
     directed = Directed(model, "hamiltonian")
     if model.has_factor:
         raise ModelError("the model has a log_factor, which a synthetic likelihood would miss.")
-    # With no tolerance at all the simulations' own spread is all that softens the data.
+    # epsilon=0 is allowed here: the variance of the simulations then softens the data on its own.
+    # `soften` requires a positive tolerance, so the value is replaced afterwards.
     target = soften(model, observed, 1.0 if epsilon == 0 else epsilon, "gaussian")
     target = replace(target, epsilon=jnp.asarray(float(epsilon)))
     synthetic = Synthetic(target, directed, report_of(directed, outputs), simulations)
@@ -92,7 +95,7 @@ def hamiltonian(
 
 
 def _check_spread(synthetic: "Synthetic", z: np.ndarray) -> None:
-    """Refuse data that simulations do not vary in: their likelihood would be a point's."""
+    """Refuse observed values with no variance in the simulations: the likelihood is degenerate."""
     _, variance = synthetic.moments(jnp.asarray(z), jax.random.key(0))
     observations = synthetic.target.observations
     size = 1.0 + max(float(np.max(np.abs(o.values))) for o in observations)
@@ -104,7 +107,7 @@ def _check_spread(synthetic: "Synthetic", z: np.ndarray) -> None:
 
 
 class Synthetic(eqx.Module):
-    """A normal likelihood whose moments are estimated from simulations, all from one seed."""
+    """A normal likelihood whose moments are estimated from simulations that share one seed."""
 
     target: Softened
     directed: Directed
@@ -113,7 +116,7 @@ class Synthetic(eqx.Module):
 
     @property
     def num_inputs(self) -> int:
-        """How many coordinates the parameters have."""
+        """The number of coordinates of the parameters."""
         return self.directed.places.size
 
     @property
@@ -122,7 +125,7 @@ class Synthetic(eqx.Module):
         return self.target.observed
 
     def latents(self, z: Float[Array, " d"]) -> dict[str, Array]:
-        """What is to be reported of the parameters."""
+        """The quantities to report, computed from the parameters."""
         return self.report(self.inputs(z))
 
     def inputs(self, z: Float[Array, " d"]) -> dict[str, Array]:
@@ -132,24 +135,24 @@ class Synthetic(eqx.Module):
     def moments(
         self, z: Float[Array, " d"], seed: Key[Array, ""]
     ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
-        """Mean and variance of simulated minus observed values, ε² added."""
+        """Mean and variance of simulated minus observed values, with ε² added to the variance."""
         keys = jax.random.split(seed, self.simulations)
         residual = jax.vmap(lambda key: self.target.residual(self.directed.simulated(key, z)))(keys)
         variance = jnp.var(residual, axis=0, ddof=1) + self.target.epsilon**2
         return jnp.mean(residual, axis=0), variance
 
     def log_likelihood(self, z: Float[Array, " d"], seed: Key[Array, ""]) -> Float[Array, ""]:
-        """With equal seeds a smooth function of z: the random numbers are common to all z."""
+        """The synthetic log likelihood; for a fixed seed it is a smooth function of z."""
         mean, variance = self.moments(z, seed)
         return -0.5 * jnp.sum(mean**2 / variance + jnp.log(2 * jnp.pi * variance))
 
     def log_density(self, z: Float[Array, " d"]) -> Float[Array, ""]:
-        """The log density for one seed."""
+        """The log density for one arbitrary seed."""
         return FixedSeed(self, jax.random.key(0)).log_density(z)
 
 
 class FixedSeed(eqx.Module):
-    """The synthetic posterior with one seed for all parameters."""
+    """The synthetic posterior with the same seed for all parameters."""
 
     synthetic: Synthetic
     seed: Key[Array, ""]
@@ -174,7 +177,7 @@ class Seeded(NamedTuple):
 
 
 class CommonNumbers(AbstractMethod):
-    """HMC of the parameters given the seed of their simulations, and Metropolis steps of that."""
+    """HMC on the parameters given the seed of the simulations, and Metropolis steps on the seed."""
 
     target: Synthetic
     num_steps: tuple[int, int] = eqx.field(static=True)
@@ -182,7 +185,7 @@ class CommonNumbers(AbstractMethod):
     warmup: int = eqx.field(static=True)
 
     def __check_init__(self):
-        self._given(jax.random.key(0))  # which checks the settings
+        self._given(jax.random.key(0))  # its constructor checks the settings
 
     def _given(self, seed) -> Trajectories:
         density = FixedSeed(self.target, seed)
@@ -190,7 +193,7 @@ class CommonNumbers(AbstractMethod):
 
     @property
     def burn_in(self) -> int:
-        """Transitions to leave out after `init`."""
+        """The number of transitions to discard after `init`."""
         return self._given(jax.random.key(0)).burn_in
 
     @override

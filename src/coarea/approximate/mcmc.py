@@ -1,4 +1,4 @@
-"""ABC-MCMC: a random walk of the parameters, each with a simulation of its own."""
+"""ABC-MCMC: a random walk on the parameters, with a fresh simulation for each proposal."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
@@ -24,9 +24,9 @@ from coarea.precision import top_level
 if TYPE_CHECKING:
     from xarray import DataTree
 
-# The first proposals of a warm-up, in standard deviations of a normal prior.
+# The initial proposal scale of the warm-up, in standard deviations of a normal prior.
 _FIRST_STEP = 0.5
-# The part of the proposals that would be accepted without a move which is accepted with one.
+# Target acceptance rate, relative to the rate of proposals that leave the parameters unchanged.
 _WANTED = 0.25
 
 
@@ -40,16 +40,20 @@ def mcmc(
     step_size: float | None = None,
     **run: Unpack[Run],
 ) -> "DataTree":
-    """ABC-MCMC (Marjoram et al. 2003), a random walk of the parameters of a directed model.
+    """ABC-MCMC (Marjoram et al. 2003): a random walk on the parameters of a directed model.
 
-    A normal proposal of standard deviation `step_size` in the coordinates of the parameters comes
-    with a simulation of fresh noise, and is accepted as that is close to the data. It draws from
-    the posterior given data softened by `kernel` and `epsilon`. It needs no derivatives, and is the
-    right tool for few parameters, few observed values and an ε that fresh simulations often meet:
-    acceptance falls with the ε-ball's probability, so that beyond a handful of values
-    `elliptical_slice`, which moves the noise too, goes further. Left out, `step_size` is found
-    during warm-up. Of the options of `coarea.sample` it takes `draws`, `warmup`, `chains`, `seed`,
-    `start`, `keep`, `devices` and `progress`.
+    A proposal is normal with standard deviation `step_size` in the coordinates of the parameters.
+    Each proposal is simulated with fresh noise, and is accepted or rejected by how close its
+    simulation is to the data. The draws come from the posterior given data softened by `kernel` and
+    `epsilon`.
+
+    The method needs no derivatives. It is the right tool for few parameters, few observed values
+    and an ε that fresh simulations often reach. Acceptance falls with the probability of the
+    ε-ball. For more than a handful of observed values prefer `elliptical_slice`, which moves the
+    noise as well.
+
+    By default `step_size` is adapted during warm-up. Of the options of `coarea.sample`, this
+    function takes `draws`, `warmup`, `chains`, `seed`, `start`, `keep`, `devices` and `progress`.
 
     >>> import coarea as co
     >>> model = co.Generator(
@@ -82,7 +86,10 @@ def move_parameters(
     at: Simulated,
     change: Float[Array, " d"],
 ) -> tuple[Simulated, Float[Array, ""]]:
-    """Propose a change of the parameters with fresh noise; and how likely it is accepted."""
+    """Propose a change of the parameters with fresh noise; return the state and the probability.
+
+    The state is the accepted proposal, or else the previous state.
+    """
     noise_key, accept_key = jax.random.split(key)
     z = at.u[directed.places]
     there = target.simulate(directed.simulated(noise_key, z + change))
@@ -95,7 +102,10 @@ def move_parameters(
 
 
 class Walker(NamedTuple):
-    """A chain of ABC-MCMC: its place, its step, and how often fresh noise alone is accepted."""
+    """A chain of ABC-MCMC: its state, its log step size, and an acceptance rate.
+
+    `unmoved` is the average acceptance rate of fresh noise with unchanged parameters.
+    """
 
     at: Simulated
     log_step: Float[Array, ""]
@@ -103,7 +113,7 @@ class Walker(NamedTuple):
 
 
 class RandomWalk(AbstractMethod):
-    """Normal proposals of the parameters, the noise drawn anew each time."""
+    """Normal proposals for the parameters, with fresh noise for each proposal."""
 
     target: Softened
     directed: Directed
@@ -140,7 +150,11 @@ class RandomWalk(AbstractMethod):
         return learnt._replace(at=at), MethodDraw(at.u, at.latents, stats)
 
     def _learn(self, key, state: Walker, probability, number) -> Walker:
-        """Compare with a proposal that does not move: the noise alone may be hard to match."""
+        """Adapt the step size.
+
+        The acceptance rate is compared with that of fresh noise at unchanged parameters, because
+        even fresh noise alone may rarely be accepted.
+        """
         still = jnp.zeros(self.directed.places.shape)
         _, without = move_parameters(self.target, self.directed, key, state.at, still)
         weight = 1 / (number + 2.0)

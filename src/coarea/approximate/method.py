@@ -1,4 +1,4 @@
-"""Running chains of an approximate method: the same driver and the same results as `sample`."""
+"""Run chains of an approximate method, with the same driver and result format as `sample`."""
 
 import functools
 from abc import abstractmethod
@@ -24,12 +24,12 @@ from coarea.xla import calls_lapack, jit_bounded
 if TYPE_CHECKING:
     from xarray import DataTree
 
-# Chains that a CPU's core runs as one vectorised group.
+# Number of chains in one vectorised group on a CPU core.
 _VMAP_WIDTH = 8
 
 
 class MethodStats(NamedTuple):
-    """What is recorded of a transition; None for what a method does not have."""
+    """Statistics of one transition; None where a method has no such statistic."""
 
     acceptance_rate: Float[Array, ""]
     diverging: Bool[Array, ""]
@@ -41,7 +41,7 @@ class MethodStats(NamedTuple):
 
 
 class MethodDraw(NamedTuple):
-    """A chain's next draw: its position, what is to be reported of it, and how it went."""
+    """A chain's next draw: its position, the quantities to report, and its statistics."""
 
     u: Float[Array, " M"]
     latents: dict[str, Array]
@@ -49,11 +49,11 @@ class MethodDraw(NamedTuple):
 
 
 class Density(Protocol):
-    """What chains move in: the meaning of a position."""
+    """A target density: the log density of a position, and its meaning to the user."""
 
     @property
     def num_inputs(self) -> int:
-        """How long a position is."""
+        """The length of a position."""
         ...
 
     @property
@@ -66,7 +66,7 @@ class Density(Protocol):
         ...
 
     def latents(self, u: Array) -> dict[str, Array]:
-        """What a user wants to know of a position, by name."""
+        """The quantities to report, by name."""
         ...
 
     def inputs(self, u: Array) -> dict[str, Array]:
@@ -75,7 +75,7 @@ class Density(Protocol):
 
 
 class AbstractMethod(eqx.Module):
-    """A Markov kernel, after BlackJAX's contract, that may learn in its first transitions."""
+    """A Markov kernel with BlackJAX's contract, which may adapt in its first transitions."""
 
     target: eqx.AbstractVar[Any]  # a Density
 
@@ -87,11 +87,11 @@ class AbstractMethod(eqx.Module):
     def step(
         self, key: Key[Array, ""], state: Any, number: Int[Array, ""]
     ) -> tuple[Any, MethodDraw]:
-        """The next state, and its draw; transitions are numbered from 0."""
+        """The next state and its draw; transitions are numbered from 0."""
 
 
 class Run(TypedDict, total=False):
-    """The options that every method with chains has, as those of `coarea.sample`."""
+    """The options of every method with chains; they have the same meaning in `coarea.sample`."""
 
     draws: int
     warmup: int
@@ -105,7 +105,7 @@ class Run(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a run, those not given filled in."""
+    """The options of a run, with defaults for those not given."""
 
     draws: int = 1000
     warmup: int = 500
@@ -123,7 +123,7 @@ class Options:
         check_keep(self.keep)
 
     def given_starts(self, size: int) -> np.ndarray | None:
-        """The user's start points, one for each chain."""
+        """The user's start points, one for each chain, or None if none were given."""
         if self.start is None:
             return None
         try:
@@ -139,7 +139,7 @@ class Options:
 
 
 def options_from(run: Mapping[str, Any]) -> Options:
-    """The options that were given, checked, and all others."""
+    """Check the given options and add the defaults of all others."""
     known = [field.name for field in fields(Options)]
     for name in run:
         if name not in known:
@@ -148,13 +148,13 @@ def options_from(run: Mapping[str, Any]) -> Options:
 
 
 def check_keep(keep: Any) -> None:
-    """Refuse what cannot be kept."""
+    """Refuse an unknown value of `keep`."""
     if keep not in (None, "inputs"):
         raise SettingError(f"keep={keep!r}: choose 'inputs' or None.")
 
 
 class MethodChain(NamedTuple):
-    """What a chain carries from one block to the next."""
+    """What a chain passes from one block of draws to the next."""
 
     key: Key[Array, ""]
     state: Any
@@ -184,10 +184,10 @@ def run_chains(
     warmup: int,
     **about: Any,
 ) -> "DataTree":
-    """Chains from their starts, by the method called `name`, as ArviZ data."""
+    """Run chains of the method called `name` from `starts`; return ArviZ data."""
     target: Density = method.target
     u = jax.ShapeDtypeStruct((target.num_inputs,), float)
-    # Batched factorisations are slow on a CPU, and unsafe in two threads.
+    # Batched LAPACK factorisations are slow on a CPU, and unsafe in two threads.
     width = 1 if calls_lapack(target.log_density, u) else min(options.chains, _VMAP_WIDTH)
     latents, inputs = jax.eval_shape(lambda u: (target.latents(u), target.inputs(u)), u)
     keep_inputs = options.keep == "inputs"

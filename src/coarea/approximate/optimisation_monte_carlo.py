@@ -1,4 +1,4 @@
-"""Optimisation Monte Carlo: for each draw of the noise, the parameters that fit the data best."""
+"""Optimisation Monte Carlo: fit the parameters to the data, for each draw of the noise."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -38,13 +38,15 @@ def optimisation_monte_carlo(
 ) -> "DataTree":
     """Optimisation Monte Carlo (Meeds & Welling 2015) of a directed model's parameters.
 
-    For each of `simulations` draws of the noise, Levenberg–Marquardt from a prior draw looks for
-    the parameters whose simulation comes closest to the data. Those that come within `epsilon` are
-    kept, weighted by prior density over √|JᵀJ|, J the derivative of the simulation by the
-    parameters: `sample_stats["weight"]`; the attributes count what was accepted, and say what the
-    weights leave of it (`effective_size`). It is the right tool where there are about as many
-    observed values or summary statistics as parameters: with more, as ε falls, ever fewer draws of
-    the noise fit for any parameters. Where several parameters fit it finds one of them.
+    For each of `simulations` draws of the noise, Levenberg–Marquardt starts from a prior draw and
+    finds the parameters whose simulation is closest to the data. Fits within `epsilon` are
+    accepted. Their weight, `sample_stats["weight"]`, is the prior density divided by √|JᵀJ|, where
+    J is the derivative of the simulation with respect to the parameters. The attribute `accepted`
+    counts them, and `effective_size` is the effective sample size of the weights.
+
+    This is the right tool for about as many observed values or summary statistics as parameters.
+    With more observed values, ever fewer draws of the noise can be fitted as ε falls. If several
+    parameter values fit the same noise, only one of them is found.
 
     >>> import coarea as co
     >>> model = co.Generator(
@@ -84,7 +86,7 @@ def optimisation_monte_carlo(
 
 
 class Fit(NamedTuple):
-    """The best parameters for one noise, with that noise; the log of their weight, or −∞."""
+    """The best fit for one draw of the noise; its log weight is −∞ if it is not accepted."""
 
     u: Float[Array, " M"]
     latents: dict[str, Array]
@@ -94,14 +96,14 @@ class Fit(NamedTuple):
 
 
 class Fits(eqx.Module):
-    """One optimisation for each number."""
+    """The optimisation problems, one for each number."""
 
     target: Softened
     directed: Directed
     key: Key[Array, ""]
 
     def fit(self, number) -> Fit:
-        """Draw the inputs of this number, and move the parameters to where they fit best."""
+        """Draw the inputs for this number, then fit the parameters."""
         drawn = self.target.model.draw(jax.random.fold_in(self.key, number))
 
         def residual(z, _=None):

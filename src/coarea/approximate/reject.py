@@ -1,4 +1,4 @@
-"""ABC rejection: simulate from the prior and keep what comes close."""
+"""ABC rejection: simulate from the prior and keep the simulations close to the data."""
 
 import math
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from coarea.precision import top_level
 if TYPE_CHECKING:
     from xarray import DataTree
 
-# Simulations with less than this part of the largest weight, in logarithms, are worth nothing.
+# Simulations whose log weight is this far below the largest one are dropped.
 _WORTHLESS = 50.0
 
 
@@ -38,14 +38,17 @@ def reject(
     seed: int = 0,
     keep: Literal["inputs"] | None = None,
 ) -> "DataTree":
-    """ABC rejection: of `simulations` from the prior, those close to the data (Pritchard et al.).
+    """ABC rejection: keep the simulations from the prior close to the data (Pritchard et al.).
 
-    Independent draws from the posterior given data softened by the uniform kernel and `epsilon`, or
-    by the ε that the nearest `quantile` of all simulations keep to. With the Gaussian kernel every
-    simulation counts by its weight, `sample_stats["weight"]`; `resample` gives equal ones. It needs
-    nothing of the model but that it runs, and is the right tool for a first look, a few summary
-    statistics and a broad posterior: the part accepted falls like ε to the power of the number of
-    observed values.
+    The model is run `simulations` times. With the uniform kernel the accepted draws are independent
+    draws from the posterior given softened data. The tolerance is `epsilon`, or else the largest
+    distance among the nearest `quantile` of all simulations. With the Gaussian kernel every
+    simulation has a weight, `sample_stats["weight"]`; `resample` turns these into equally weighted
+    draws.
+
+    The method only needs to run the model. It is the right tool for a first look, for a few summary
+    statistics and for a broad posterior. The accepted fraction falls like ε to the power of the
+    number of observed values.
 
     >>> import coarea as co
     >>> model = co.Generator(lambda u: {"z": u["z"], "y": u["z"] + u["n"]}, {"z": (), "n": ()})
@@ -86,7 +89,7 @@ def reject(
 
 
 class Simulations(eqx.Module):
-    """Simulations by number: the same number gives the same one again."""
+    """Numbered simulations: the same number always gives the same simulation."""
 
     target: Softened
     key: Key[Array, ""]
@@ -96,7 +99,7 @@ class Simulations(eqx.Module):
         return self.target.model.draw(jax.random.fold_in(self.key, number))
 
     def distance(self, number):
-        """How far from the data, and the log of the weight."""
+        """The distance from the data, and the log weight."""
         at = self.target.simulate(self.draw(number))
         return at.distance, at.log_likelihood
 
@@ -107,7 +110,7 @@ class Simulations(eqx.Module):
 
 
 class Nearest:
-    """Of the simulations seen so far, those accepted: their numbers, distances and weights."""
+    """The accepted simulations so far: their numbers, distances and log weights."""
 
     def __init__(self, target: Softened, most: int | None):
         self._kernel, self._most = target.kernel, most
@@ -117,7 +120,7 @@ class Nearest:
         self.smallest = np.inf
 
     def add(self, found, numbers: slice) -> None:
-        """Take note of a batch."""
+        """Add a batch of simulations."""
         distance, log_weight = found
         self.smallest = min(self.smallest, float(np.min(distance)))
         close = np.flatnonzero(log_weight > -np.inf)

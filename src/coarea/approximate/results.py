@@ -1,4 +1,4 @@
-"""Independent or weighted draws as ArviZ data, and what to say when there are none."""
+"""Independent or weighted draws as ArviZ data, and the error raised when there are none."""
 
 import warnings
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class WeightedStats(NamedTuple):
-    """What is recorded of a draw that no chain led to; weights where a method weighs."""
+    """Statistics of draws that are not from a Markov chain; `weight` is None if all are equal."""
 
     distance: Float[np.ndarray, "chain draw"]
     weight: Float[np.ndarray, "chain draw"] | None
@@ -34,7 +34,7 @@ def accepted(
     keep: Literal["inputs"] | None,
     about: dict[str, Any],
 ) -> "DataTree":
-    """What was accepted, as the draws of one chain, with weights if they are not all equal."""
+    """The accepted draws as one chain of ArviZ data, with weights unless all are equal."""
     weight = None if log_weight is None else normalised(log_weight)
     size = distance.size if log_weight is None else effective_size(log_weight)
     inputs = jax.vmap(target.inputs)(jnp.asarray(u)) if keep == "inputs" else None
@@ -50,7 +50,7 @@ def accepted(
 
 
 def nothing_accepted(smallest: float, simulations: int, target: Softened) -> AcceptanceError:
-    """The error that says so, and how close it came."""
+    """The error for no accepted simulation; it reports the smallest distance seen."""
     seen = (
         f"the smallest distance seen is {smallest:.3g}"
         if np.isfinite(smallest)
@@ -65,7 +65,7 @@ def nothing_accepted(smallest: float, simulations: int, target: Softened) -> Acc
 
 
 def warn_if_interrupted(done: int, wanted: int) -> None:
-    """Say what Ctrl-C left out."""
+    """Warn if Ctrl-C stopped the simulations early."""
     if done < wanted:
         warnings.warn(
             f"interrupted: {done} of {wanted} simulations were made.", SamplingWarning, stacklevel=4

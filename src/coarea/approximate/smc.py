@@ -1,4 +1,4 @@
-"""Sequential ABC: a population of simulations whose tolerance falls step by step."""
+"""Sequential ABC: a population of simulations with a tolerance that decreases in levels."""
 
 import math
 import warnings
@@ -27,17 +27,17 @@ from coarea.precision import top_level
 if TYPE_CHECKING:
     from xarray import DataTree
 
-# Part of the population that each tolerance leaves.
+# Fraction of the population that survives each new tolerance.
 _SURVIVAL = 0.5
-# Moves are repeated until this part of the population has moved, but no more often than this.
+# Moves are repeated until this fraction of the population has moved, up to _MOST_SWEEPS times.
 _MOVED = 0.95
 _MOST_SWEEPS = 50
-# Slices always move.
+# Elliptical slice updates always move, so that a few are enough.
 _MOST_SLICES = 2
-# With less of the moves accepted than this, going on costs more than it brings.
+# Stop below this acceptance rate: further levels cost more than they gain.
 _LEAST_ACCEPTANCE = 0.01
 _MOST_LEVELS = 200
-# Simulations for each particle of the first population, after which too few are finite.
+# Prior simulations per particle of the first population before giving up for lack of finite ones.
 _MOST_DRAWN = 10_000
 
 
@@ -53,17 +53,21 @@ def smc(
     seed: int = 0,
     keep: Literal["inputs"] | None = None,
 ) -> "DataTree":
-    """Sequential ABC with a tolerance that adapts (Del Moral, Doucet & Jasra 2012).
+    """Sequential ABC with an adaptive tolerance (Del Moral, Doucet & Jasra 2012).
 
-    Starts with `particles` simulations from the prior and lowers the tolerance so that half of them
-    survive, again and again until `epsilon` is reached; in between the survivors are copied and
-    moved: by `"parameters"`, random-walk steps of a directed model's parameters with fresh noise,
-    as pyABC and ELFI do, or by all `"inputs"`, elliptical slices that keep most of a simulation;
-    left out, by parameters where the model has them. The draws approximate the posterior given data
-    softened by `kernel` and the tolerance reached: the attribute `epsilon`, larger than asked for,
-    with a warning, where fewer than 1 in 100 moves are still accepted. It needs no derivatives and
-    no starting point, and is the right tool for several modes and for summary statistics of a
-    dimension where rejection accepts nothing. The group `history` tells of every level.
+    The first population is `particles` simulations from the prior. Each level lowers the tolerance
+    so that half of them survive, until `epsilon` is reached. The survivors are copied and moved.
+    `moves="parameters"` takes random-walk steps of a directed model's parameters with fresh noise,
+    as pyABC and ELFI do. `moves="inputs"` takes elliptical slice steps of all inputs, which change
+    only part of a simulation. The default is `"parameters"` for a model that has parameters.
+
+    The draws approximate the posterior given data softened by `kernel` and the final tolerance,
+    which is the attribute `epsilon`. If fewer than 1 in 100 moves are still accepted, sampling
+    stops early with a warning, and the final tolerance is larger than requested. The group
+    `history` records every level.
+
+    The method needs neither derivatives nor a starting point. It is the right tool for several
+    modes, and for summary statistics of too high a dimension for rejection.
 
     >>> import coarea as co
     >>> model = co.Generator(
@@ -94,7 +98,7 @@ def smc(
 
 
 class Level(NamedTuple):
-    """A tolerance, how its moves went, and simulations made so far."""
+    """One level: tolerance, acceptance rate, simulations so far, and surviving fraction."""
 
     epsilon: float
     acceptance_rate: float
@@ -103,7 +107,7 @@ class Level(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """A particle after some moves: what part of them was accepted, and the simulations made."""
+    """A particle after some moves, with their acceptance rate and number of simulations."""
 
     u: Float[Array, " M"]
     distance: Float[Array, ""]
@@ -114,7 +118,7 @@ class Moved(NamedTuple):
 
 
 class Mover(eqx.Module):
-    """`sweeps` moves of one particle at a tolerance."""
+    """Makes `sweeps` moves of one particle at a fixed tolerance."""
 
     target: Softened
     directed: Directed | None
@@ -129,11 +133,11 @@ class Mover(eqx.Module):
         return _moved(self.target.simulate(u), jnp.ones(()), jnp.asarray(1))
 
     def drawn_distance(self, number) -> Float[Array, ""]:
-        """How far from the data a particle from the prior is."""
+        """The distance between the data and a particle from the prior."""
         return self.draw(number).distance
 
     def move(self, row) -> Moved:
-        """Moves that leave the softened posterior invariant."""
+        """Make moves that leave the softened posterior invariant."""
         number, u = row
         key = jax.random.fold_in(self.key, number)
         if self.directed is not None:
@@ -173,7 +177,7 @@ def _moved(at: Simulated, rate, simulations) -> Moved:
 
 
 class _Population:
-    """The particles on their way down."""
+    """The particles, and the levels passed so far."""
 
     def __init__(self, target: Softened, directed: Directed | None, particles: int, seed: int):
         self._target, self._directed = target, directed
@@ -183,10 +187,10 @@ class _Population:
         self._simulations = 0
         self.epsilon = np.inf
         self.history: list[Level] = []
-        self._at: Any = self._finite(particles)  # of NumPy arrays with a row for each particle
+        self._at: Any = self._finite(particles)  # a Moved of NumPy arrays, one row per particle
 
     def _finite(self, particles: int) -> Moved:
-        """The first so many simulations from the prior that are finite: a tolerance of infinity."""
+        """The first `particles` finite simulations from the prior, with infinite tolerance."""
         first = self._mover(np.inf, 1)
         found = np.empty(0, dtype=int)
         while found.size < particles and self._simulations < _MOST_DRAWN * particles:
@@ -199,7 +203,7 @@ class _Population:
         return map_batches(first.draw, found, self._batch)[0]
 
     def descend(self, goal: float) -> str | None:
-        """Lower the tolerance as far as it goes; why not to the goal, if it does not reach it."""
+        """Lower the tolerance to the goal; return None, or the reason for stopping early."""
         self.epsilon, last = np.inf, self._at
         try:
             while not self.history or self.epsilon > goal:
@@ -227,14 +231,15 @@ class _Population:
         )
         change = now - np.where(np.isneginf(before), 0.0, before)
         if np.isinf(last):
-            # The prior draws, of infinite tolerance, have yet to be weighed by the model's factor.
+            # At the first level the prior draws are not yet weighted by the model's own factor.
             change = change + self._at.log_likelihood
         return np.where(np.isneginf(now) | np.isnan(change), -np.inf, change)
 
     def _next_tolerance(self, last: float, goal: float) -> tuple[float, float]:
-        """The smallest tolerance, not below the goal, that leaves enough; resample to it.
+        """Find the smallest tolerance, not below the goal, that enough particles survive; resample.
 
-        Bisection, of what the weights leave: for the uniform kernel, how many are near enough.
+        It is found by bisection on the effective sample size of the weights. For the uniform kernel
+        that is the number of particles within the tolerance.
         """
         distance = self._at.distance
         wanted = _SURVIVAL * distance.size
@@ -253,7 +258,8 @@ class _Population:
                     break
             epsilon = high
             if self._target.kernel == "uniform" and epsilon > (1 - 1e-6) * last:
-                # Many are equally far, as counts are: leave fewer than wanted rather than none out.
+                # Many distances are equal, as with count data, so that bisection excluded nobody.
+                # Exclude the farthest, even if fewer particles than wanted survive.
                 nearer = distance[distance < last]
                 epsilon = max(goal, float(nearer.max())) if nearer.size else last
         log_weights = self._log_weights(epsilon, last)
@@ -264,7 +270,7 @@ class _Population:
         return epsilon, surviving
 
     def _move(self, epsilon: float) -> float:
-        """Move all, as often as it takes for most to have moved; the part of moves accepted."""
+        """Move all particles, until most have moved; return the acceptance rate."""
         rate = self._sweep(epsilon, 1)
         more = math.ceil(math.log(1 - _MOVED) / math.log(1 - min(max(rate, 1e-3), 0.99))) - 1
         more = min(more, _MOST_SWEEPS if self._directed is not None else _MOST_SLICES)

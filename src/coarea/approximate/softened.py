@@ -1,4 +1,4 @@
-"""A generator's density with the data softened: k_ε(ȳ; g_y(u)) ρ(u), what ABC draws from."""
+"""The target density of ABC, with softened data: k_ε(ȳ; g_y(u)) ρ(u)."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,9 +19,10 @@ Closeness = Literal["uniform", "gaussian"]
 
 
 class Simulated(NamedTuple):
-    """A simulation: its inputs, its distance from the data, and the outputs to be reported.
+    """A simulation: its inputs, its distance from the data, and the outputs to report.
 
-    `log_likelihood` is what the prior is multiplied by: the kernel, and the model's own factor.
+    `log_likelihood` is the log of the factor that multiplies the prior: the kernel times the
+    model's own factor.
     """
 
     u: Float[Array, " M"]
@@ -31,11 +32,11 @@ class Simulated(NamedTuple):
 
 
 class Softened(eqx.Module):
-    """A model whose simulations need only come close to the data.
+    """A model whose simulations need only be close to the data.
 
-    With the uniform kernel they lie within ε of the data in Euclidean distance, with the Gaussian
-    one the data are their normal perturbations of standard deviation ε. A simulation that is not
-    finite is close to nothing.
+    With the uniform kernel they must lie within Euclidean distance ε of the data. With the Gaussian
+    kernel the data are the simulation plus normal noise of standard deviation ε. A simulation that
+    is not finite is infinitely far from the data.
     """
 
     model: AbstractSimulator
@@ -45,12 +46,12 @@ class Softened(eqx.Module):
 
     @property
     def num_inputs(self) -> int:
-        """How long a position is."""
+        """The length of a position."""
         return self.model.inputs.size
 
     @property
     def num_observed(self) -> int:
-        """How many values were observed."""
+        """The number of observed values."""
         return sum(o.values.size for o in self.observations)
 
     @property
@@ -60,7 +61,7 @@ class Softened(eqx.Module):
 
     @property
     def typical_distance(self) -> Float[Array, ""]:
-        """How far simulations lie from the data that are still close."""
+        """The typical distance between the data and an acceptable simulation."""
         return self.epsilon * (1.0 if self.kernel == "uniform" else self.num_observed**0.5)
 
     def at(self, epsilon: Float[Array, ""]) -> Self:
@@ -68,7 +69,7 @@ class Softened(eqx.Module):
         return replace(self, epsilon=epsilon)
 
     def simulate(self, u: Float[Array, " M"]) -> Simulated:
-        """What inputs u lead to."""
+        """Run the model on inputs u."""
         outputs, log_factor = self.model.outputs_and_log_factor(u)
         squared = jnp.sum(self._residual(outputs) ** 2)
         distance = jnp.where(jnp.isfinite(squared), jnp.sqrt(squared), jnp.inf)
@@ -77,7 +78,7 @@ class Softened(eqx.Module):
         return Simulated(u, distance, log_likelihood, unobserved(outputs, self.observations))
 
     def log_closeness(self, distance: Float[Array, "..."]) -> Float[Array, "..."]:
-        """The log of k_ε, up to a constant: 0 where the simulation equals the data."""
+        """The log of k_ε, scaled to 0 where the simulation equals the data."""
         if self.kernel == "uniform":
             log_kernel = jnp.where(distance <= self.epsilon, 0.0, -jnp.inf)
         else:
@@ -92,20 +93,20 @@ class Softened(eqx.Module):
         return jnp.concatenate([o.residual(outputs[o.name]) for o in self.observations])
 
     def log_density(self, u: Float[Array, " M"]) -> Float[Array, ""]:
-        """The log of k_ε ρ for the Gaussian kernel, which has a gradient."""
+        """The log of k_ε ρ for the Gaussian kernel, which is differentiable."""
         outputs, log_factor = self.model.outputs_and_log_factor(u)
         log_kernel = -0.5 * jnp.sum((self._residual(outputs) / self.epsilon) ** 2)
         return self.model.inputs.log_density(u) + log_factor + log_kernel
 
     def log_ratio_to_normal(self, at: Simulated) -> Float[Array, ""]:
-        """What a standard normal density of the inputs is multiplied by."""
+        """The log of the target density relative to a standard normal density of the inputs."""
         inputs = self.model.inputs
         if inputs.is_standard_normal:
             return at.log_likelihood
         return at.log_likelihood + inputs.log_density(at.u) - standard_normal_log_density(at.u)
 
     def latents(self, u: Float[Array, " M"]) -> dict[str, Array]:
-        """The outputs that were not observed, or only in part."""
+        """The outputs that were not observed, or only partly."""
         return unobserved(self.model.outputs(u), self.observations)
 
     def inputs(self, u: Float[Array, " M"]) -> dict[str, Array]:
@@ -114,7 +115,7 @@ class Softened(eqx.Module):
 
 
 class Directed(eqx.Module):
-    """The parameters of a directed model: where they are among the inputs, and their prior."""
+    """The parameters of a directed model: their positions in u, and their prior."""
 
     model: AbstractSimulator
     prior: Inputs
@@ -133,18 +134,18 @@ class Directed(eqx.Module):
         self.places = model.inputs.places(model.parameters)
 
     def place(self, z: Float[Array, " d"], u: Float[Array, " M"]) -> Float[Array, " M"]:
-        """The inputs u with the parameters z in their place."""
+        """The inputs u with their parameters replaced by z."""
         return u.at[self.places].set(z)
 
     def simulated(self, key, z: Float[Array, " d"]) -> Float[Array, " M"]:
-        """Inputs with parameters z and noise drawn anew."""
+        """Inputs with parameters z and fresh noise."""
         return self.place(z, self.model.draw(key))
 
 
 def soften(
     model: AbstractSimulator, observed: Mapping[str, Any], epsilon: float, kernel: Closeness
 ) -> Softened:
-    """The model, its data and the tolerance, checked."""
+    """Check the model, the data and the tolerance, and combine them."""
     model = checked_model(model)
     model.inputs.check_proper("an approximate method")
     check_epsilon(epsilon)
@@ -155,7 +156,7 @@ def soften(
 
 
 def checked_model(model: Any) -> AbstractSimulator:
-    """A model of coarea's, as it is now; anything else is refused."""
+    """Refuse anything but a coarea model; return a frozen copy of it."""
     if not isinstance(model, AbstractSimulator):
         raise ModelError(
             "approximate methods take a coarea.Generator or a coarea.Markov, not a "
@@ -166,7 +167,7 @@ def checked_model(model: Any) -> AbstractSimulator:
 
 def check_epsilon(epsilon: Any) -> None:
     """Refuse a tolerance that is not a positive number."""
-    is_infinite = isinstance(epsilon, float) and epsilon == np.inf  # of those who accept all
+    is_infinite = isinstance(epsilon, float) and epsilon == np.inf  # accepts every simulation
     try:
         if not is_infinite:
             checked_number("epsilon", epsilon)

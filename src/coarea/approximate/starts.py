@@ -1,4 +1,4 @@
-"""Where chains start: close to the data."""
+"""Start points of chains, close to the data."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -18,15 +18,15 @@ from coarea.keys import key_from_seed
 from coarea.manifolds import condition
 from coarea.xla import jit_bounded
 
-# Prior draws of which each chain takes the best.
+# Number of prior draws from which each chain takes the best.
 _CANDIDATES = 512
 
 
 def near_the_data(target: Softened, options: Options) -> np.ndarray:
-    """A start for each chain: given, drawn from the prior if that comes near, or solved for.
+    """A start for each chain: the given ones, the best prior draws, or solutions by `find_start`.
 
-    What solves for it is `find_start`: simulations that reproduce the data are near them for every
-    tolerance, but only models that can be differentiated have them.
+    `find_start` is used if the prior draws are not close enough. It returns simulations that
+    reproduce the data, which are close enough for every tolerance. It needs a differentiable model.
     """
     u = options.given_starts(target.num_inputs)
     if u is None:
@@ -47,7 +47,7 @@ def near_the_data(target: Softened, options: Options) -> np.ndarray:
 
 
 class Nearness(eqx.Module):
-    """The nearer a simulation is, the better a start; those that cannot be are the worst."""
+    """Ranks start points by distance from the data; those with zero density rank last."""
 
     target: Softened
 
@@ -57,7 +57,7 @@ class Nearness(eqx.Module):
         return self.target.model
 
     def merit(self, u: Float[Array, " M"]) -> Float[Array, ""]:
-        """Less the distance, −∞ where the model's own factor forbids it."""
+        """Minus the distance; −∞ where the model's own factor is zero."""
         everywhere = self.target.at(jnp.asarray(jnp.inf)).simulate(u)
         return jnp.where(everywhere.log_likelihood > -jnp.inf, -everywhere.distance, -jnp.inf)
 
@@ -74,7 +74,7 @@ def _seen(target: Softened, u):
 def on_the_data(
     model: AbstractGenerator, observed: Mapping[str, Any], options: Options
 ) -> np.ndarray | None:
-    """For each chain inputs that reproduce the data; None if the model has none to be found."""
+    """For each chain, inputs that reproduce the data; None if none can be found."""
     try:
         posterior = condition(model, observed, structure="dense")
         return find_start(posterior, key_from_seed(options.seed), options.chains)
@@ -83,7 +83,7 @@ def on_the_data(
 
 
 class Candidates(Protocol):
-    """Draws from a model's prior, better and worse. A module, so that it is compiled once."""
+    """Ranks prior draws as start points; implementations are modules, to be compiled only once."""
 
     @property
     def model(self) -> AbstractGenerator:
@@ -91,13 +91,13 @@ class Candidates(Protocol):
         ...
 
     def merit(self, u: Float[Array, " M"]) -> Float[Array, ""]:
-        """How good a start it is."""
+        """A score of u as a start point; greater is better."""
         ...
 
 
 def best_of_prior(candidates: Candidates, options: Options) -> tuple[np.ndarray, np.ndarray]:
-    """For each chain, of many prior draws the one of greatest merit; and that merit."""
-    # A stream of its own, apart from those of the chains.
+    """For each chain, the prior draw of greatest merit among many, and its merit."""
+    # This stream of random numbers must differ from those of the chains.
     key = jax.random.fold_in(key_from_seed(options.seed), 2**31)
     found = _best_of_prior(candidates, jax.random.split(key, options.chains))
     return jax.tree.map(np.asarray, found)

@@ -1,4 +1,4 @@
-"""BlackJAX's HMC and NUTS without constraints: on softened data, or with a known likelihood."""
+"""BlackJAX's HMC and NUTS without constraints, for softened data or a known likelihood."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
@@ -46,13 +46,17 @@ def hmc(
 ) -> "DataTree":
     """Hamiltonian Monte Carlo on all inputs, given data softened by a Gaussian kernel.
 
-    `num_steps` leapfrog steps a transition, a pair for a number drawn between them, of a size and
-    with a diagonal mass that warm-up finds, or of `step_size` and unit mass. The data are softened
-    to normal perturbations of standard deviation `epsilon`. It needs derivatives, but not the
-    second ones that `coarea.sample` needs. The density is a shell of width ε around the manifold of
-    inputs that reproduce the data, which steps of more than about ε leave: for a small ε exact
-    conditioning is faster. Of the options of `coarea.sample` it takes `draws`, `warmup`, `chains`,
-    `seed`, `start`, `keep`, `devices` and `progress`.
+    A transition has `num_steps` leapfrog steps; a pair gives the range of a random number of steps.
+    By default warm-up adapts the step size and a diagonal mass. If `step_size` is given, it is
+    fixed and the mass is one. The data are softened by normal noise of standard deviation
+    `epsilon`.
+
+    The method needs first derivatives, but not the second ones that `coarea.sample` needs. The
+    density is concentrated in a shell of width ε around the manifold of inputs that reproduce the
+    data. A step much longer than ε leaves that shell. Exact conditioning is faster for a small ε.
+
+    Of the options of `coarea.sample`, this function takes `draws`, `warmup`, `chains`, `seed`,
+    `start`, `keep`, `devices` and `progress`.
 
     >>> import coarea as co
     >>> model = co.Generator(lambda u: {"z": u["z"], "y": u["z"] + u["n"]}, {"z": (), "n": ()})
@@ -78,7 +82,7 @@ def nuts(
 ) -> "DataTree":
     """The No-U-Turn sampler on all inputs, given data softened by a Gaussian kernel.
 
-    As `hmc`, with trajectories that end when they turn back.
+    It is like `hmc`, but a trajectory ends when it makes a U-turn.
 
     >>> import coarea as co
     >>> model = co.Generator(lambda u: {"z": u["z"], "y": u["z"] + u["n"]}, {"z": (), "n": ()})
@@ -104,14 +108,17 @@ def tractable(
     step_size: float | None = None,
     **run: Unpack[Run],
 ) -> "DataTree":
-    """The posterior of a directed model whose likelihood is known: the baseline, not an ABC method.
+    """The posterior of a directed model with a known likelihood: a baseline, not an ABC method.
 
-    `log_likelihood(parameters, observed)` is the log density of the data, both dictionaries by
-    name, the parameters as the model's function sees them. NUTS moves the parameters alone, or HMC
-    of `num_steps` leapfrog steps. It approximates nothing, and where a likelihood can be written
-    down it is the peer to compare with. `outputs(parameters)` is what to report; left out, the
-    parameters themselves. Of the options of `coarea.sample` it takes `draws`, `warmup`, `chains`,
-    `seed`, `start`, `keep`, `devices` and `progress`.
+    `log_likelihood(parameters, observed)` returns the log density of the data. Both arguments are
+    dictionaries by name; the parameters have the values that the model's function sees. Only the
+    parameters are sampled, by NUTS, or by HMC with `num_steps` leapfrog steps if that is given.
+    Nothing is approximated, so this is the method to compare with if a likelihood can be written
+    down.
+
+    `outputs(parameters)` returns what to report; by default the parameters are reported. Of the
+    options of `coarea.sample`, this function takes `draws`, `warmup`, `chains`, `seed`, `start`,
+    `keep`, `devices` and `progress`.
 
     >>> import coarea as co
     >>> model = co.Generator(
@@ -148,13 +155,13 @@ def tractable(
 
 
 def as_step(step_size: float | None) -> Float[Array, ""] | None:
-    """A step size as given, checked; an array, so that another needs no new compilation."""
+    """The checked step size as an array, so that another value needs no new compilation."""
     check_step_size(step_size)
     return None if step_size is None else jnp.asarray(float(step_size))
 
 
 def report_of(directed: Directed, outputs: Callable | None) -> Callable:
-    """What to report of the parameters: as told, as the model does, or themselves."""
+    """The function that reports: `outputs` if given, the model's own, or the identity."""
     if outputs is not None:
         return trace(
             lambda values: named(outputs(values), "outputs", "values"),
@@ -175,7 +182,7 @@ def _one_number(log_likelihood: Callable) -> Callable:
 
 
 class Given(eqx.Module):
-    """The prior of the parameters times a likelihood that was given."""
+    """The prior of the parameters times a given likelihood."""
 
     directed: Directed
     observations: tuple[Observation, ...]
@@ -184,7 +191,7 @@ class Given(eqx.Module):
 
     @property
     def num_inputs(self) -> int:
-        """How many coordinates the parameters have."""
+        """The number of coordinates of the parameters."""
         return self.directed.places.size
 
     @property
@@ -198,7 +205,7 @@ class Given(eqx.Module):
         return self.directed.prior.log_density(z) + self.log_likelihood(self.inputs(z), data)
 
     def latents(self, z: Float[Array, " d"]) -> dict[str, Array]:
-        """What is to be reported of the parameters."""
+        """The quantities to report, computed from the parameters."""
         return self.report(self.inputs(z))
 
     def inputs(self, z: Float[Array, " d"]) -> dict[str, Array]:
@@ -207,14 +214,14 @@ class Given(eqx.Module):
 
 
 class Probable(eqx.Module):
-    """The more probable parameters are, the better a start."""
+    """Ranks start points by the log density of their parameters."""
 
     directed: Directed
     density: Any  # of the parameters
 
     @property
     def model(self) -> AbstractSimulator:
-        """What to draw from."""
+        """The model whose prior is drawn from."""
         return self.directed.model
 
     def merit(self, u: Float[Array, " M"]) -> Float[Array, ""]:
@@ -223,9 +230,10 @@ class Probable(eqx.Module):
 
 
 def best_parameters(density: Any, directed: Directed, options: Options) -> np.ndarray:
-    """For each chain, of many prior draws of the parameters the most probable.
+    """For each chain, the prior draw of the parameters with the greatest log density among many.
 
-    If none is possible, those of inputs that reproduce the data.
+    If a chain has no draw of positive density, the parameters of inputs that reproduce the data are
+    used.
     """
     candidates = Probable(directed, density)
     u, log_density = best_of_prior(candidates, options)
@@ -242,7 +250,7 @@ def best_parameters(density: Any, directed: Directed, options: Options) -> np.nd
 
 
 class Follower(NamedTuple):
-    """A chain: BlackJAX's state, and what warm-up found."""
+    """A chain: BlackJAX's state, and the adapted parameters."""
 
     state: Any
     step_size: Float[Array, ""]
@@ -256,7 +264,7 @@ def warm_up(
     length: int,
     num_steps: int | None,
 ) -> Follower:
-    """BlackJAX's window adaptation of NUTS, or of HMC with so many steps."""
+    """Run BlackJAX's window adaptation of NUTS, or of HMC with `num_steps` steps."""
     fixed: dict[str, Any] = {} if num_steps is None else {"num_integration_steps": num_steps}
     adaptation: Any = blackjax.window_adaptation(
         blackjax.nuts if num_steps is None else blackjax.hmc,
@@ -269,7 +277,7 @@ def warm_up(
 
 
 class Trajectories(AbstractMethod):
-    """NUTS, or HMC with a number of steps drawn from a range, of a density with a gradient."""
+    """NUTS on a differentiable density, or HMC with a number of steps drawn from a range."""
 
     target: Any
     num_steps: tuple[int, int] | None = eqx.field(static=True)
@@ -285,7 +293,7 @@ class Trajectories(AbstractMethod):
 
     @property
     def burn_in(self) -> int:
-        """Transitions to leave out after `init`, which does all of an adaptive warm-up."""
+        """The number of transitions to discard after `init`, which runs all of the adaptation."""
         return 0 if self.step_size is None else self.warmup
 
     @override
@@ -328,7 +336,8 @@ class Trajectories(AbstractMethod):
             diverging=info.is_divergent,
             lp=at.logdensity,
             n_steps=jnp.asarray(info.num_integration_steps),
-            energy=info.energy if self.num_steps is None else None,  # else the proposal's
+            # BlackJAX's HMC returns the energy of the proposal, not of the state.
+            energy=info.energy if self.num_steps is None else None,
             step_size=step_size,
             distance=distance,
         )

@@ -1,4 +1,4 @@
-"""Draws that do not all count alike."""
+"""Weighted draws: normalised weights, effective sample size and resampling."""
 
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ def normalised(log_weights: np.ndarray) -> np.ndarray:
 
 
 def effective_size(log_weights: np.ndarray) -> float:
-    """How many equally weighted independent draws would be worth as much (Kong)."""
+    """Kong's effective sample size: the equivalent number of equally weighted draws."""
     if np.max(log_weights) == -np.inf:
         return 0.0
     return float(1 / np.sum(normalised(log_weights) ** 2))
@@ -30,10 +30,11 @@ def effective_size(log_weights: np.ndarray) -> float:
 
 @top_level
 def resample(draws: "DataTree", num: int, seed: int = 0) -> "DataTree":
-    """Equally weighted draws from those that `reject` or `optimisation_monte_carlo` weighed.
+    """Equally weighted draws from the weighted draws of `reject` or `optimisation_monte_carlo`.
 
-    Systematic: each is taken as often as its weight says, up to one. Some are taken more than once;
-    the attribute `effective_size` says what they are all worth.
+    Resampling is systematic: the number of copies of a draw differs by less than one from `num`
+    times its weight. Some draws occur more than once; the attribute `effective_size` is the
+    effective sample size of the weighted draws.
 
     >>> import coarea as co
     >>> model = co.Generator(lambda u: {"z": u["z"], "y": u["z"] + u["n"]}, {"z": (), "n": ()})

@@ -1,4 +1,4 @@
-"""Where chains run: small groups on the CPU's cores, or all of a device's chains at once."""
+"""Where chains run: in small groups on the cores of a CPU, or all at once on an accelerator."""
 
 import math
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ _PINNED = "pinned_host"
 
 
 class Place(NamedTuple):
-    """A device and the chains that run there together, by number.
+    """A device, and the numbers of the chains that run there as one group.
 
-    Numbers beyond those asked for fill a group up, so that its program stays the same; their draws
-    are left out.
+    The last group is padded with numbers beyond `num_chains`, so that all groups share one compiled
+    program. The draws of these chains are discarded.
     """
 
     device: Any
@@ -31,23 +31,24 @@ class Place(NamedTuple):
     num_chains: int
 
     def active(self) -> AbstractContextManager:
-        """A context in which arrays are made and programs run there."""
+        """A context in which this device is JAX's default."""
         return jax.default_device(self.device)
 
     def keys(self, seed: int) -> ChainKeys:
-        """The random streams of its chains."""
+        """The random keys of its chains."""
         with self.active():
             return _keys(key_from_seed(seed), jnp.array(self.chains))
 
     @property
     def is_accelerator(self) -> bool:
-        """Whether its arrays must travel to be seen."""
+        """Whether arrays must be copied from the device to the host."""
         return self.device.platform != "cpu"
 
     def fetched(self, arrays: T) -> T:
-        """Arrays of its device as NumPy's.
+        """Copy arrays from the device to NumPy.
 
-        By memory that the device writes to itself, where it can, some thirty times as fast.
+        The copy goes through pinned host memory if there is any, which is about thirty times as
+        fast.
         """
         if self.is_accelerator and any(
             memory.kind == _PINNED for memory in self.device.addressable_memories()
@@ -56,7 +57,7 @@ class Place(NamedTuple):
         return jax.tree.map(np.asarray, arrays)
 
     def put(self, rows: T) -> T:
-        """Of arrays with a row for each chain, its own rows, put there."""
+        """Copy the rows of its own chains to the device; `rows` has a row for each chain."""
         mine = np.array(self.chains) % self.num_chains
         return jax.tree.map(lambda x: jax.device_put(np.asarray(x)[mine], self.device), rows)
 
@@ -67,13 +68,13 @@ def _keys(key, chains) -> ChainKeys:
 
 
 def places_for(num_chains: int, vmap_width: int, devices: Devices) -> list[Place]:
-    """The places for chains 0, 1, … on the devices asked for, or on JAX's default ones.
+    """Assign chains 0, 1, … to places on the given devices, or on JAX's default devices.
 
-    On a CPU up to `vmap_width` chains share a place.
+    On a CPU each place has up to `vmap_width` chains.
     """
     found = _devices(devices)
     if found[0].platform == "cpu":
-        found = found[:1]  # virtual CPU devices share the cores, which the threads fill
+        found = found[:1]  # virtual CPU devices share the same cores
         width = vmap_width
         num_groups = math.ceil(num_chains / width)
     else:

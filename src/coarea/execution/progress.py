@@ -1,4 +1,4 @@
-"""The progress display: draws a second, acceptance and solver failures while chains run."""
+"""The progress display: draws per second, acceptance rate and solver failures of a run."""
 
 import time
 from typing import TYPE_CHECKING, NamedTuple
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 class BlockReport(NamedTuple):
-    """A block that has just ended: its transitions (over all its chains) and how they went."""
+    """Statistics of a finished block, over all of its chains."""
 
     is_warmup: bool
     transitions: int
@@ -17,7 +17,7 @@ class BlockReport(NamedTuple):
 
 
 class Display:
-    """One bar for all chains; nothing unless a person is watching a terminal or a notebook."""
+    """One progress bar for all chains, shown only in a terminal or a notebook."""
 
     def __init__(self, wanted: bool, transitions: int):
         self._bar = _bar() if wanted else None
@@ -39,13 +39,13 @@ class Display:
         self._transitions, self._accepted, self._failures = 0, 0.0, 0
 
     def compiling(self) -> None:
-        """Start points are there; the sampler is being compiled."""
+        """Show that the start points are found and the sampler is being compiled."""
         self._begin("compiling")
         if self._bar is not None:
             self._bar.update(self._task, description="compiling")
 
     def update(self, report: BlockReport) -> None:
-        """Take note of a block."""
+        """Add the statistics of a block."""
         if self._bar is None:
             return
         phase = "warm-up" if report.is_warmup else "sampling"
@@ -65,8 +65,8 @@ class Display:
 
 
 def _bar() -> "Progress | None":
-    """A bar on the standard error stream, if that is watched."""
-    # Imported where something is shown, as it takes a while.
+    """A bar on the standard error stream, or None unless that is a terminal or a notebook."""
+    # Import rich only if a bar is needed, because the import is slow.
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -75,7 +75,7 @@ def _bar() -> "Progress | None":
         return None
     return Progress(
         TextColumn("{task.description:9}"),
-        BarColumn(bar_width=12),  # all of it fits into 80 columns
+        BarColumn(bar_width=12),  # the whole line fits into 80 columns
         TextColumn("{task.completed:.0f}/{task.total:.0f}"),
         TextColumn("{task.fields[health]}"),
         TimeRemainingColumn(),

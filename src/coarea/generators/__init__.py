@@ -1,4 +1,4 @@
-"""What a user describes: a generative model with its random inputs made explicit."""
+"""Generative models with explicit random inputs, as users describe them."""
 
 from coarea.generators.generator import AbstractGenerator as AbstractGenerator
 from coarea.generators.generator import AbstractSimulator as AbstractSimulator

@@ -1,4 +1,4 @@
-"""Observed values as arrays of real numbers, missing ones masked."""
+"""Observed values as arrays of real numbers, with missing values masked."""
 
 from typing import Any
 
@@ -10,10 +10,10 @@ from coarea.errors import DataError
 
 
 def real_values(name: str, given: Any) -> np.ma.MaskedArray:
-    """A copy of the observed values, refused unless they are real numbers."""
+    """Copy the observed values; refuse values that are not real numbers."""
     try:
         data = np.ma.array(given, copy=True)
-    except Exception as error:  # what NumPy raises depends on what it was given
+    except Exception as error:  # the type that NumPy raises depends on the value
         raise DataError(
             f"observed {name!r} cannot be made an array of numbers: {_why(given)}."
         ) from error

@@ -27,9 +27,9 @@ from coarea.generators.inputs import AbstractInput, standard_normal_log_density
 
 
 def _bind_submodules() -> None:
-    """Let every module of NumPyro's be an attribute of its package, as Python's imports do.
+    """Make every loaded module of NumPyro an attribute of its package, as an import should.
 
-    Where arviz-base was imported first, NumPyro is loaded lazily, and some are not:
+    If arviz-base was imported first, NumPyro is loaded lazily and some attributes are missing;
     `numpyro.factor` then fails.
     """
     for name, module in list(sys.modules.items()):
@@ -48,7 +48,7 @@ _TRUNCATED = (
 
 
 class MappedNormal(AbstractInput):
-    """A distribution reached from standard normals by a known map, so that ρ stays normal."""
+    """A distribution computed from standard normals by a known map, so that ρ stays normal."""
 
     distribution: dist.Distribution
 
@@ -76,7 +76,7 @@ class MappedNormal(AbstractInput):
 
 
 class Unconstrained(AbstractInput):
-    """Any continuous distribution, by NumPyro's bijection from the reals onto its support."""
+    """Any continuous distribution, through NumPyro's bijection from the reals to its support."""
 
     distribution: dist.Distribution
 
@@ -127,10 +127,10 @@ class Unconstrained(AbstractInput):
 
 @singledispatch
 def from_normal(distribution: dist.Distribution, n: Any) -> Any:
-    """Map standard normals `n`, of the distribution's own shape, to a draw from it.
+    """Map standard normals `n`, with the shape of the distribution, to a draw from it.
 
-    Each map is written in terms of log Φ(n) or log Φ(−n), whichever is small, and so is accurate
-    where Φ(n) itself rounds to one.
+    Each map uses log Φ(n) or log Φ(−n), whichever is small. It is therefore accurate even where
+    Φ(n) itself rounds to one.
     """
     raise TypeError(type(distribution))
 
@@ -202,7 +202,7 @@ def _(distribution: dist.HalfCauchy, n):
 def _(distribution: dist.HalfNormal, n):
     (scale,) = _spread(n, distribution.scale)
     is_low = n < 0
-    # Φ(x) = (1 + Φ(n)) / 2, near zero by the inverse of the error function.
+    # Φ(x) = (1 + Φ(n)) / 2. Near zero the inverse error function is accurate.
     low = math.sqrt(2) * erf_inv(ndtr(jnp.where(is_low, n, -1.0)))
     high = -inverse_log_ndtr(log_ndtr(-jnp.where(is_low, 1.0, n)) - math.log(2))
     return scale * jnp.where(is_low, low, high)
@@ -238,7 +238,7 @@ def _(distribution, n):
 
 
 def _spread(n, *parameters) -> list[Array]:
-    """Parameters in the shape of n, which an expanded distribution's are not."""
+    """Broadcast parameters to the shape of n; an expanded distribution has smaller ones."""
     return [jnp.broadcast_to(x, n.shape) for x in parameters]
 
 
@@ -247,7 +247,7 @@ def _exponential(n):
 
 
 def _tangent(n, above, below):
-    """tan(π/2 below) where below + above = 1, from the one that is small for this n."""
+    """tan(π/2 below), where below + above = 1, computed from the one that is small at n."""
     is_far = n > 0.5
     near = jnp.tan(0.5 * math.pi * jnp.where(is_far, 0.5, below))
     far = 1 / jnp.tan(0.5 * math.pi * jnp.where(is_far, above, 0.5))
@@ -255,7 +255,10 @@ def _tangent(n, above, below):
 
 
 def _truncated_normal(n, base: dist.Distribution, low: Any = None, high: Any = None):
-    """Φ(x) lies between Φ(a) and Φ(b) in the ratio Φ(n) : Φ(−n), and so do the complements."""
+    """Map standard normals n to a normal distribution truncated to [low, high].
+
+    Φ(x) divides the interval from Φ(a) to Φ(b) in the ratio Φ(n) : Φ(−n). So do the complements.
+    """
     assert isinstance(base, dist.Normal)
     loc, scale = _spread(n, base.loc, base.scale)
     to_low, to_high = log_ndtr(-n), log_ndtr(n)
@@ -274,14 +277,15 @@ def _truncated_normal(n, base: dist.Distribution, low: Any = None, high: Any = N
     is_below = below < above
     x = inverse_log_ndtr(jnp.where(is_below, below, above))
     x = loc + scale * jnp.where(is_below, x, -x)
-    # Rounding must not leave the support; the slope stays that of the map.
+    # Rounding must not leave the support. stop_gradient keeps the derivative of the map.
     return x + jax.lax.stop_gradient(jnp.clip(x, low, high) - x)
 
 
 @jax.custom_jvp
 def inverse_log_ndtr(y: Any) -> Any:
-    """The x with log Φ(x) = y, for y ≤ log ½ however far below."""
-    # Where exp(y) underflows, from log Φ(x) ≈ −x²/2 − log|x| − ½ log 2π, by Newton.
+    """The x with log Φ(x) = y, for all y ≤ log ½."""
+    # Where exp(y) underflows, use Newton's method. It starts from the leading term of
+    # log Φ(x) ≈ −x²/2 − log|x| − ½ log 2π.
     is_far = y < -500.0
     near = ndtri(jnp.exp(jnp.where(is_far, -1.0, y)))
     far = jnp.where(is_far, y, -500.0)
@@ -305,12 +309,12 @@ def _log_normal_density(x):
 
 
 def has_normal_map(distribution: dist.Distribution) -> bool:
-    """Whether `from_normal` reaches the distribution, coordinate for coordinate."""
+    """Whether `from_normal` supports the distribution, with one normal for each element."""
     if from_normal.dispatch(type(distribution)) is from_normal.dispatch(object):
         return False
     if isinstance(distribution, dist.TransformedDistribution):
         same_shape = distribution.shape() == distribution.base_dist.shape()
-        # A fold has two noises for each value, between which no chain would pass.
+        # An absolute value has two noise values for each value. No chain would move between them.
         folds = any(isinstance(t, AbsTransform) for t in distribution.transforms)
         return same_shape and not folds and has_normal_map(distribution.base_dist)
     if isinstance(distribution, dist.ExpandedDistribution | dist.Independent):
@@ -321,10 +325,10 @@ def has_normal_map(distribution: dist.Distribution) -> bool:
 
 
 def is_valid(distribution: dist.Distribution) -> Array:
-    """Whether all parameters are in the range that the distribution allows."""
+    """Whether all parameters are in their allowed range."""
     checks = [jnp.asarray(True)]
     for name, constraint in distribution.arg_constraints.items():
-        with contextlib.suppress(ValueError, NotImplementedError):  # one that depends on others
+        with contextlib.suppress(ValueError, NotImplementedError):  # depends on other parameters
             value = getattr(distribution, name, None)
             checks.append(jnp.asarray(True if value is None else constraint(value)))
     low, high = (getattr(distribution, name, None) for name in ("low", "high"))
@@ -336,7 +340,7 @@ def is_valid(distribution: dist.Distribution) -> Array:
 
 
 def out_of_range(distribution: dist.Distribution) -> str:
-    """Why a distribution is refused whose parameters are not valid."""
+    """The error message for a distribution with invalid parameters."""
     return (
         f"the parameters of {kind_of(distribution)} are out of range, so that it has no density: a "
         "scale must be positive, a lower end below the upper one, a concentration positive, a "
@@ -345,19 +349,19 @@ def out_of_range(distribution: dist.Distribution) -> str:
 
 
 def innermost(distribution: dist.Distribution) -> Any:
-    """A distribution without what repeats it or joins its dimensions."""
+    """The distribution without the wrappers that `expand` and `to_event` add."""
     while isinstance(distribution, dist.ExpandedDistribution | dist.Independent):
         distribution = distribution.base_dist
     return distribution
 
 
 def kind_of(distribution: dist.Distribution) -> str:
-    """What a distribution is called."""
+    """The name of the distribution's family."""
     return type(innermost(distribution)).__name__
 
 
 def input_from(name: str, given: Any) -> AbstractInput:
-    """The input called `name`, from a NumPyro distribution."""
+    """The input called `name`, made from a NumPyro distribution."""
     if not isinstance(given, dist.Distribution):
         raise ModelError(
             f"input {name!r}: expected a shape (such as 4 or (50, 2), for standard normals) or a "

@@ -26,19 +26,19 @@ class AbstractGenerator(eqx.Module):
     """Random inputs, and outputs computed from them."""
 
     inputs: eqx.AbstractVar[Inputs]
-    # The inputs that come first in a directed model, before the noise; None if it is not directed.
+    # The names of the inputs that are parameters; None if the model is not directed.
     parameters: eqx.AbstractVar[tuple[str, ...] | None]
 
     @abstractmethod
     def outputs(self, u: Float[Array, " M"]) -> dict[str, Array]:
-        """Every output by name, from the flat vector of inputs."""
+        """All outputs by name, computed from the flat vector of inputs."""
 
     @abstractmethod
     def frozen(self) -> Self:
-        """The same model with the user's functions traced, as they are at this moment."""
+        """A copy of the model with the user's functions traced, unaffected by later changes."""
 
     def log_density(self, u: Float[Array, " M"]) -> Float[Array, ""]:
-        """The log of ρ(u), with any likelihood that stays one."""
+        """The log of ρ(u), plus the log likelihood of data that are not exact constraints."""
         return self.inputs.log_density(u)
 
     def draw(self, key: Key[Array, ""]) -> Float[Array, " M"]:
@@ -47,17 +47,20 @@ class AbstractGenerator(eqx.Module):
 
     @property
     def fixed(self) -> Mapping[str, Array]:
-        """The outputs that are the same whatever the inputs are."""
+        """The outputs that do not depend on the inputs."""
         return {}
 
     @property
     def given(self) -> Mapping[str, np.ndarray]:
-        """Data that enter by a likelihood, by name."""
+        """The data that enter through a likelihood, by name."""
         return {}
 
     @top_level
     def simulate(self, key: Key[Array, ""], num: int) -> dict[str, np.ndarray]:
-        """`num` independent draws of all outputs (the prior predictive), stacked in front."""
+        """Simulate all outputs from the prior `num` times; the draws are the leading axis.
+
+        These are independent draws from the prior predictive distribution.
+        """
         key, num = checked_key(key), checked_count("num", num)
         self.inputs.check_proper("simulate")
         model = self.frozen()
@@ -72,11 +75,11 @@ class AbstractGenerator(eqx.Module):
 
 
 class AbstractSimulator(AbstractGenerator):
-    """A generator that computes its outputs from the values of its inputs by name."""
+    """A generator that computes its outputs from a dictionary of input values."""
 
     @abstractmethod
     def outputs_of(self, values: Mapping[str, Array]) -> dict[str, Array]:
-        """Every output by name, from the inputs by name."""
+        """All outputs by name, computed from the inputs by name."""
 
     @override
     def outputs(self, u):
@@ -84,13 +87,13 @@ class AbstractSimulator(AbstractGenerator):
 
     @property
     def has_factor(self) -> bool:
-        """Whether the density is more than that of the inputs."""
+        """Whether the density has a factor besides that of the inputs."""
         return False
 
     def outputs_and_log_factor(
         self, u: Float[Array, " M"]
     ) -> tuple[dict[str, Array], Float[Array, ""]]:
-        """All outputs, and what they add to the log density: one simulation."""
+        """All outputs, and the log of their factor of the density, from one simulation."""
         return self.outputs(u), jnp.zeros((), u.dtype)
 
     @override
@@ -99,11 +102,12 @@ class AbstractSimulator(AbstractGenerator):
         return log_base + self.outputs_and_log_factor(u)[1] if self.has_factor else log_base
 
     def summarise(self, function: Callable[[dict[str, Array]], dict[str, Array]]) -> "Summarised":
-        """The same model with statistics of its outputs as outputs, to be observed in their stead.
+        """The same model with statistics of its outputs as additional outputs.
 
-        `function` takes the dictionary of outputs and returns one of statistics. A statistic with
-        the name of an output takes its place; all other outputs stay. What is differentiable can be
-        conditioned on exactly; approximate methods take any.
+        `function` takes the dictionary of outputs and returns a dictionary of statistics. A
+        statistic replaces the output of the same name; all other outputs stay. The statistics can
+        be observed in place of the outputs. Exact conditioning needs differentiable statistics;
+        approximate methods do not.
 
         >>> import coarea as co
         >>> model = co.Generator(lambda u: {"z": u["z"], "y": u["z"] + u["n"]}, {"z": (), "n": 50})
@@ -122,12 +126,12 @@ class AbstractSimulator(AbstractGenerator):
 
 
 class Generator(AbstractSimulator):
-    """A generative model: `function` turns a dictionary of random inputs into one of outputs.
+    """A generative model: `function` maps a dictionary of random inputs to one of outputs.
 
-    `inputs` names the random numbers. A shape means standard normals; a NumPyro distribution
-    gives another base density. `parameters` names the inputs that the others are noise to, in a
-    directed model, which some approximate methods need to know. `log_factor(outputs)` adds to the
-    log density: a likelihood of data that are not computed but counted, say, or a soft constraint.
+    `inputs` names the random inputs. A shape means standard normals; a NumPyro distribution gives
+    another base density. `parameters` names the inputs that are parameters in a directed model; all
+    other inputs are then noise. Some approximate methods need it. `log_factor(outputs)` is added to
+    the log density. It may be, for example, the log likelihood of count data, or a soft constraint.
 
     >>> import coarea as co, jax, jax.numpy as jnp, numpyro.distributions as dist
     >>> def simulate(u):
@@ -200,7 +204,7 @@ class Generator(AbstractSimulator):
 
 
 class Summarised(AbstractSimulator):
-    """A generator with statistics of its outputs among its outputs. Made by `summarise`."""
+    """A generator whose outputs include statistics of other outputs; made by `summarise`."""
 
     generator: AbstractSimulator
     function: Callable[[dict[str, Array]], dict[str, Array]]
@@ -242,7 +246,7 @@ class Summarised(AbstractSimulator):
 
 
 def named(outputs: Any, function: str, kind: str) -> dict[str, Array]:
-    """What a user's function returned, checked to be a dictionary of arrays."""
+    """Check that a user's function returned a dictionary of arrays."""
     if not isinstance(outputs, Mapping):
         raise ModelError(
             f"{function} must return a dictionary of named {kind}, such as {{'y': …}}; it returned "
@@ -270,7 +274,7 @@ def _array(name: Any, value: Any, function: str, kind: str) -> Array:
 
 
 def described(value: Any) -> str:
-    """What a user's function returned, in words."""
+    """A description of a returned value, for error messages."""
     if value is None:
         return "None"
     if isinstance(value, jax.Array | np.ndarray):

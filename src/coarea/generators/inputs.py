@@ -1,4 +1,4 @@
-"""Named random inputs: one flat vector `u` inside, a dictionary of values at the edge."""
+"""Named random inputs: a flat vector `u` internally, a dictionary of values for the user."""
 
 import math
 from abc import abstractmethod
@@ -22,7 +22,7 @@ class AbstractInput(eqx.Module):
     @property
     @abstractmethod
     def size(self) -> int:
-        """How many coordinates there are."""
+        """The number of coordinates."""
 
     @property
     @abstractmethod
@@ -31,12 +31,12 @@ class AbstractInput(eqx.Module):
 
     @property
     def is_proper(self) -> bool:
-        """Whether the base density can be drawn from; else `draw` gives a point to start from."""
+        """Whether the base density can be drawn from; if not, `draw` returns a start point."""
         return True
 
     @abstractmethod
     def value(self, u: Float[Array, " size"]) -> Array:
-        """What the generator's function sees."""
+        """The value that the generator's function gets."""
 
     @abstractmethod
     def log_density(self, u: Float[Array, " size"]) -> Float[Array, ""]:
@@ -48,7 +48,7 @@ class AbstractInput(eqx.Module):
 
 
 class AbstractArray(AbstractInput):
-    """Coordinates that are themselves the values, in a given shape."""
+    """An input whose value is its coordinates, in a given shape."""
 
     shape: eqx.AbstractVar[tuple[int, ...]]
 
@@ -82,9 +82,10 @@ class StandardNormal(AbstractArray):
 
 
 class Flat(AbstractArray):
-    """Real coordinates of a given shape and constant density: the generator tells their own.
+    """Real coordinates with constant density; the generator itself supplies their density.
 
-    As NumPyro does for what has no distribution to draw from, they are drawn between -2 and 2.
+    They are drawn uniformly between -2 and 2, like the initial values that NumPyro uses for sites
+    that it cannot draw.
     """
 
     shape: tuple[int, ...] = eqx.field(static=True)
@@ -109,7 +110,7 @@ def standard_normal_log_density(u: Float[Array, " size"]) -> Float[Array, ""]:
 
 
 class Inputs(eqx.Module):
-    """All of a generator's inputs, laid end to end in the order they were named."""
+    """All inputs of a generator, concatenated in the order in which they were named."""
 
     names: tuple[str, ...] = eqx.field(static=True)
     parts: tuple[AbstractInput, ...]
@@ -132,25 +133,25 @@ class Inputs(eqx.Module):
 
     @property
     def example(self) -> jax.ShapeDtypeStruct:
-        """The shape of the flat vector, in double precision, to trace functions with."""
+        """The shape of the flat vector in double precision, for tracing functions."""
         return jax.ShapeDtypeStruct((self.size,), jnp.float64)
 
     @property
     def example_values(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """The shapes of the values by name."""
+        """The shapes of the values, by name."""
         return jax.eval_shape(lambda u: OrderedDict(self.values(u)), self.example)
 
     def copied(self) -> "Inputs":
-        """The same, with arrays that nobody else can change."""
+        """The same inputs with copies of all arrays, unaffected by later changes to them."""
         return jax.tree.map(lambda x: np.array(x) if isinstance(x, np.ndarray) else x, self)
 
     @property
     def groups(self) -> np.ndarray:
-        """For each coordinate of the flat vector the number of the input it belongs to."""
+        """For each coordinate of the flat vector, the number of its input."""
         return np.repeat(np.arange(len(self.parts)), [part.size for part in self.parts])
 
     def check_proper(self, caller: str) -> None:
-        """Refuse to draw from a prior that cannot be drawn from."""
+        """Raise if an input has an improper prior, which cannot be drawn from."""
         for name, part in zip(self.names, self.parts, strict=True):
             if not part.is_proper:
                 raise ModelError(
@@ -169,16 +170,16 @@ class Inputs(eqx.Module):
         return np.repeat([p.is_standard_normal for p in self.parts], [p.size for p in self.parts])
 
     def only(self, names: Collection[str]) -> "Inputs":
-        """Some of the inputs, in the order they have here."""
+        """The named inputs alone, in the order they have here."""
         known = dict(zip(self.names, self.parts, strict=True))
         return Inputs({name: part for name, part in known.items() if name in names})
 
     def places(self, names: Collection[str]) -> np.ndarray:
-        """Where the coordinates of some inputs are in the flat vector."""
+        """The positions of the named inputs' coordinates in the flat vector."""
         return np.flatnonzero(np.isin(self.groups, [self.names.index(name) for name in names]))
 
     def values(self, u: Float[Array, " M"] | tuple[Array, ...]) -> dict[str, Array]:
-        """The dictionary that the generator's function takes, from the flat vector or its parts."""
+        """The generator function's dictionary of values, from the flat vector or its parts."""
         pieces = u if isinstance(u, tuple) else self.split(u)
         return {n: p.value(x) for n, p, x in zip(self.names, self.parts, pieces, strict=True)}
 

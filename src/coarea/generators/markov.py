@@ -1,4 +1,4 @@
-"""`Markov`: a simulator that steps through time, each step with noise of its own."""
+"""`Markov`: a simulator that steps through time, with independent noise for each step."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -21,14 +21,18 @@ _OWN_NAMES = ("initial_noise", "noise", "observe_noise")
 
 
 class Markov(AbstractSimulator):
-    """A generator told step by step, so that conditioning it costs time linear in its length.
+    """A simulator described by its time step; conditioning it costs time linear in its length.
 
-    `shared` names the inputs that every step sees (as for `Generator`). With `s` their values by
-    name, `initial(s, n)` gives the first state, `step(s, x, n, t)` the state after step t = 0, 1, …
-    and `observe(s, x, n, t)` what is seen of the state after every `observe_every` of them; left
-    out, the whole state is. `noise`, `initial_noise` and `observe_noise` are the shapes of the
-    standard normals `n` that each of them gets, None without one. Outputs are `y`, what is seen;
-    `x`, the states at those times; and `outputs(s)`, or the shared inputs if that is left out.
+    `shared` names the inputs that every step uses, in the same form as for `Generator`. Let `s` be
+    their values by name. Then `initial(s, n)` returns the first state, and `step(s, x, n, t)`
+    returns the state after step t = 0, 1, …. The state is observed after every `observe_every`
+    steps: `observe(s, x, n, t)` returns what is observed of it, by default the whole state.
+
+    Each of these functions gets standard normals `n`. Their shapes are `initial_noise`, `noise` and
+    `observe_noise`; a function without noise gets None.
+
+    The outputs are `y`, what is observed; `x`, the states at the same times; and those that
+    `outputs(s)` returns, by default the shared inputs.
 
     >>> import coarea as co, jax, jax.numpy as jnp
     >>> model = co.Markov(
@@ -104,12 +108,12 @@ class Markov(AbstractSimulator):
 
     @property
     def parameters(self) -> tuple[str, ...]:  # pyright: ignore
-        """The shared inputs: all others are noise."""
+        """The names of the shared inputs; all other inputs are noise."""
         return self.shared.names
 
     @property
     def num_observations(self) -> int:
-        """How often the state is seen."""
+        """The number of observation times."""
         return self.steps // self.observe_every
 
     @override
@@ -164,7 +168,7 @@ class Markov(AbstractSimulator):
         return self.initial(s, n) if isinstance(self.initial, Traced) else self._initial_state(s, n)
 
     def advance(self, s: Mapping[str, Array], x: Array, n: Array, interval: Any) -> Array:
-        """The state an interval between observations later; `n` is (observe_every, …)."""
+        """Advance the state by one interval between observations; `n` is (observe_every, …)."""
         first = interval * self.observe_every
         if self.observe_every == 1:
             return jnp.asarray(self.step(s, x, n[0], first))
@@ -176,7 +180,7 @@ class Markov(AbstractSimulator):
         return jax.lax.scan(one, x, (n, first + jnp.arange(self.observe_every)))[0]
 
     def seen(self, s: Mapping[str, Array], x: Array, n: Array | None, interval: Any) -> Array:
-        """What is seen of the state after an interval."""
+        """What is observed of the state after an interval."""
         if self.observe is None:
             return x
         return jnp.asarray(self.observe(s, x, n, (interval + 1) * self.observe_every - 1))
@@ -188,7 +192,7 @@ class Markov(AbstractSimulator):
         return named(self.report(dict(s)), "outputs", "values")
 
     def intervals(self, noise: Array) -> Array:
-        """The noise of all steps, a row for each interval between observations."""
+        """The noise of all steps, with a row for each interval between observations."""
         return noise.reshape(self.num_observations, self.observe_every, *noise.shape[1:])
 
     @override
@@ -210,7 +214,7 @@ class Markov(AbstractSimulator):
 
 
 def _array_of(function: Callable, name: str) -> Callable[..., Array]:
-    """A function of the user's that returns one array."""
+    """Wrap a user's function to check that it returns one array."""
 
     def checked(*args):
         value = function(*args)
@@ -239,5 +243,5 @@ def _shape(name: str, given: int | tuple[int, ...] | None) -> tuple[int, ...] | 
 
 
 def size_of(shape: tuple[int, ...] | None) -> int:
-    """How many numbers a noise of this shape has; none if there is no noise."""
+    """The number of elements of noise with this shape; 0 if there is no noise."""
     return 0 if shape is None else math.prod(shape)

@@ -1,4 +1,4 @@
-"""A NumPyro model as a generator: its latent sites become inputs, any site may be observed."""
+"""A NumPyro model as a generator: latent sites become inputs, and any site may be observed."""
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
@@ -18,17 +18,17 @@ from coarea.generators.numpyro_sites import Interpreter, SiteData, drawing
 from coarea.tracing import Traced, trace
 from coarea.xla import jit_fast_compile
 
-# How many prior draws say whether an observation can lie in a support that depends on latents.
+# Number of prior draws at which observations are checked against the support of their site.
 _DRAWS = 16
 WHAT = "the NumPyro model"
 
 
 class NumPyroGenerator(AbstractGenerator):
-    """A NumPyro model, its observed sites chosen. Made by `from_numpyro`.
+    """A NumPyro model with a choice of observed sites; made by `from_numpyro`.
 
-    `data` are those given for sample sites, by name; where something is missing, `present` says so.
-    `run` gives the outputs and the log density from values and data, `prior` coordinates from a
-    key.
+    `data` holds the data of sample sites by name. `present` marks the values that are not missing,
+    for sites with missing values. `run` computes the outputs and the log density from values and
+    data. `prior` draws coordinates from a key.
     """
 
     inputs: Inputs
@@ -71,7 +71,7 @@ def from_numpyro(
     kwargs: Mapping[str, Any],
     lift: Iterable[str] | None,
 ) -> tuple[NumPyroGenerator, dict[str, Any]]:
-    """A model as a generator, and the data of those of its outputs that are constrained to them."""
+    """The model as a generator, and the data of its exactly observed outputs."""
     if not (lift is None or isinstance(lift, Iterable)):
         raise ModelError(f"lift={lift!r}: give the names of observed sites, such as ['y'].")
     wanted = None if lift is None else frozenset([lift] if isinstance(lift, str) else lift)
@@ -121,12 +121,15 @@ def from_numpyro(
 
 
 def _copied(tree: Any) -> Any:
-    """Arguments whose arrays nobody else can change, nor JAX remember in another precision."""
+    """Copy all arrays, so that later changes have no effect.
+
+    A fresh array also has no cached JAX version in another precision.
+    """
     return jax.tree.map(lambda x: np.array(x) if isinstance(x, np.ndarray) else x, tree)
 
 
 def _frozen(held, inputs: Inputs, data, present, lifted) -> tuple[Traced, Traced]:
-    """The model at given values, and its prior, as traced functions."""
+    """The model at given values, and draws from its prior, as traced functions."""
 
     def interpreted(data, present, source):
         found = Interpreter(held, data, present, lifted, source).run()
@@ -161,7 +164,7 @@ def _seen_at(traced: Traced, keys, values, present):
 
 
 def _discovered(held, values, present, wanted) -> tuple["Interpreter", dict[str, SiteData]]:
-    """The model run at prior draws: its sites, and what its observed ones see."""
+    """Run the model at prior draws to find its sites, and check the data of observed sites."""
     first: Interpreter | None = None
 
     def run(key, values, present):
@@ -188,7 +191,7 @@ def _discovered(held, values, present, wanted) -> tuple["Interpreter", dict[str,
                 f"observed {name!r} has values that are not finite. If they are missing, mask "
                 "them: numpy.ma.masked_invalid(data)."
             )
-        # Where the support depends on latents, that none of a few draws allows it says nothing.
+        # If the support depends on latents, a few prior draws that exclude the data prove nothing.
         if not (np.all(np.any(found.can_occur, axis=0)) or follows[0][name].can_occur):
             raise DataError(
                 f"observed {name!r} has values outside of the support of its distribution: they "

@@ -1,9 +1,9 @@
-"""What becomes of each site of a NumPyro model in one run of it.
+"""Interpret the sites of a NumPyro model in one run of it.
 
-A latent site is computed from standard normals where there is a map to its distribution; else it
-enters by NumPyro's bijection from the reals, with its density. An observed sample site is lifted
-where it has such a map: its noise becomes an input and its value an output, equal to the data. Else
-it stays a likelihood.
+A latent site is computed from standard normals if there is a map to its distribution. Otherwise it
+enters through NumPyro's bijection from the reals, with its density. An observed sample site with
+such a map gets a noise input: its value becomes an output that must equal the data. An observed
+site without a map stays a likelihood.
 """
 
 import zlib
@@ -40,7 +40,7 @@ _REFUSED = {
 
 
 class SiteData(NamedTuple):
-    """What a site's data are: their values, which of them count, and which can occur at all."""
+    """The data of a site: values, which of them count, and which are in the support."""
 
     data: Array
     counts: Array
@@ -48,10 +48,10 @@ class SiteData(NamedTuple):
 
 
 class Interpreter(Messenger):
-    """One run of a model, every sample site given its value.
+    """One run of a model that sets the value of every sample site.
 
-    `source(name, fn, is_normal)` gives the coordinates of a site. With `checks` it looks at the
-    parameters of distributions too.
+    `source(name, fn, is_normal)` returns the coordinates of a site. With `checks` the parameters of
+    distributions are validated too.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Interpreter(Messenger):
         self.coordinates: dict[str, Array] = {}
         self.shapes: dict[str, tuple[tuple[int, ...], bool]] = {}
         self.seen: dict[str, SiteData] = {}
-        self.valid: dict[str, Array] = {}  # whether parameters are; and what to say if not
+        self.valid: dict[str, Array] = {}  # messages are in `invalid`
         self.invalid: dict[str, str] = {}
         self.sample_sites: list[str] = []
         self.deterministics: list[str] = []
@@ -73,12 +73,12 @@ class Interpreter(Messenger):
         self.not_lifted: dict[str, str] = {}
 
     def run(self) -> "Interpreter":
-        """Run the model, so that all of the above is filled in."""
+        """Run the model, which fills the attributes above."""
         self()
         return self
 
     def process_message(self, msg: Any) -> None:
-        """What NumPyro calls at each site."""
+        """Handle one site; NumPyro calls this."""
         kind, name = msg["type"], msg.get("name")
         if kind in _REFUSED:
             raise ModelError(f"site {name!r}: {_REFUSED[kind]}.")
@@ -114,12 +114,12 @@ class Interpreter(Messenger):
             self.log_terms.append(_weighted(msg, mask, factor))
         elif msg["is_observed"]:
             self._observed(msg, fn, mask)
-        elif msg["value"] is not None:  # by handlers.substitute
+        elif msg["value"] is not None:  # set by handlers.substitute
             self.log_terms.append(_weighted(msg, mask, fn.log_prob(msg["value"])))
             self.outputs[name] = jnp.asarray(msg["value"])
         else:
             self._latent(msg, fn, mask)
-        # NumPyro would draw a value that is None.
+        # NumPyro would draw a value for a site that has none.
         assert msg["value"] is not None
 
     def _latent(self, msg, fn, mask) -> None:
@@ -151,7 +151,7 @@ class Interpreter(Messenger):
     def _observed(self, msg, fn, mask) -> None:
         name = msg["name"]
         data = jnp.asarray(msg["value"])
-        if name not in self._data and data.ndim > len(fn.shape()):  # obs= may have more of them
+        if name not in self._data and data.ndim > len(fn.shape()):  # obs= may add batch axes
             fn = fn.expand(data.shape[: data.ndim - fn.event_dim])
         shape = fn.shape()
         if fn.is_discrete is False and jnp.issubdtype(data.dtype, jnp.integer):
@@ -170,7 +170,8 @@ class Interpreter(Messenger):
         if self._is_lifted(msg, fn):
             self.lifted.append(name)
             self.outputs[name] = from_normal(fn, self._take(name, fn, shape, is_normal=True))
-            # What follows sees the data themselves, so that sites do not couple through it.
+            # Later sites get the data rather than the computed value, so that their constraints do
+            # not depend on the noise of this site.
             msg["value"] = jnp.where(present, data, self.outputs[name])
             return
         if name in self._present and fn.event_dim:
@@ -178,7 +179,8 @@ class Interpreter(Messenger):
                 f"observed {name!r} has missing values, but its distribution ({kind_of(fn)}) is of "
                 "vectors, known or missing as a whole. Use numpyro.handlers.mask."
             )
-        # Where nothing counts, anything that can occur; what follows must not use what is missing.
+        # Values that do not count are replaced by feasible ones, for a finite log_prob. Missing
+        # values become NaN below, so that later sites cannot use them unnoticed.
         known = jnp.where(counts, data, fn.support.feasible_like(data))
         log_prob = fn.log_prob(known)
         if name in self._present:
@@ -204,7 +206,7 @@ class Interpreter(Messenger):
 
 
 def drawing(key: Key[Array, ""]):
-    """Coordinates drawn from the prior."""
+    """A source of coordinates drawn from the prior."""
 
     def draw(name, fn, is_normal):
         own = jax.random.fold_in(key, zlib.crc32(name.encode()))
@@ -213,7 +215,7 @@ def drawing(key: Key[Array, ""]):
         bijection = dist.biject_to(fn.support)
         try:
             return jnp.asarray(bijection.inv(fn.sample(own)), float)
-        except NotImplementedError:  # an improper prior, say
+        except NotImplementedError:  # for example an improper prior
             shape = bijection.inverse_shape(fn.shape())
             return Flat(shape).draw(own).reshape(shape)
 
@@ -231,19 +233,19 @@ def _bijection(name, fn):
 
 
 def _with_events(mask, fn):
-    """A mask over a batch as one over its elements."""
+    """Add the event axes of the distribution to a mask over its batch."""
     mask = jnp.asarray(mask)
     return mask if fn.event_dim == 0 else mask.reshape(*mask.shape, *(1,) * fn.event_dim)
 
 
 def _weighted(msg, mask, log_prob):
-    """What a site adds to the log density."""
+    """The contribution of a site to the log density."""
     log_prob = jnp.where(mask, log_prob, 0.0)
     return jnp.sum(log_prob if msg["scale"] is None else msg["scale"] * log_prob)
 
 
 def _without_mask(name, fn) -> tuple[Any, Any]:
-    """A distribution, and the mask over its batch that was put on it (True if there is none)."""
+    """The unmasked distribution, and the mask over its batch (True if there is none)."""
     if isinstance(fn, dist.MaskedDistribution):
         inner, mask = _without_mask(name, fn.base_dist)
         return inner, mask & fn._mask

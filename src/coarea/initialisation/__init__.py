@@ -1,3 +1,3 @@
-"""Start points: from draws of the prior to points on the manifold."""
+"""Start points: move draws from the prior onto the manifold."""
 
 from coarea.initialisation.find_start import find_start as find_start

@@ -1,11 +1,12 @@
-"""From a point to the manifold: Gauss–Newton, a few constraints at a time.
+"""Move a point onto the manifold by Gauss–Newton, adding constraints progressively.
 
-A simulator that steps through time may overflow for most prior draws, and then all of its outputs
-together say nothing about where to go. The first outputs still do. So constraints are put in the
-order of how many inputs they respond to (for such a simulator, the order of time); all are tried
-first, then half as many as long as that fails, and from each success the next ones are added. Each
-step is the smallest change of the inputs that meets the linearised constraints, so that the point
-found stays near the prior draw that it came from.
+A simulator that steps through time may overflow for most prior draws. Its last outputs then give no
+information about where to move, but its first outputs do. Constraints are therefore sorted by the
+number of inputs that they depend on, which is the order of time for such a simulator. All of them
+are tried first. After a failure half as many are tried; after a success more are added.
+
+Each step is the smallest change of the inputs that meets the linearised constraints. The point
+found is therefore near the prior draw that the search started from.
 """
 
 from typing import NamedTuple
@@ -21,17 +22,19 @@ from coarea.manifolds.target import AbstractConstrainedTarget
 from coarea.xla import calls_lapack, jit_fast_compile, sequential_vmap_on_cpu
 
 _MAX_LINEARISATIONS = 500
-# Gauss–Newton iterations for several constraints, which else are halved; for one there is no less.
+# Most Gauss–Newton iterations before fewer constraints are tried. A single constraint gets more
+# iterations, because there are no fewer to try.
 _MAX_ITERATIONS = 10
 _MAX_ITERATIONS_FOR_ONE = 50
 _LINE_SEARCH = 8
 
 
 class Start(NamedTuple):
-    """A point, how far it is from the manifold, and the log density there.
+    """A point, its distance from the manifold, and the log density there.
 
-    The error is max|c| relative to the size of the data, infinite where the next Gauss–Newton step
-    would still be long: a small residual alone does not say that a point is near.
+    The error is max|c| relative to the size of the data. It is infinite if the next Gauss–Newton
+    step would still be long, because a small residual alone does not mean that the manifold is
+    near.
     """
 
     u: Float[Array, " M"]
@@ -47,7 +50,7 @@ def improve(
 
 
 class _Attempt(NamedTuple):
-    """Gauss–Newton under way: where, its largest error, the last full step, whether it goes on."""
+    """The state of a Gauss–Newton iteration: `error` is the largest, `step` the last full step."""
 
     u: Float[Array, " M"]
     error: Float[Array, ""]
@@ -57,7 +60,7 @@ class _Attempt(NamedTuple):
 
 
 class _Progress(NamedTuple):
-    """u meets the first `met` constraints; `more` are tried next."""
+    """A point u that meets the first `met` constraints; `more` constraints are added next."""
 
     u: Float[Array, " M"]
     met: Int[Array, ""]
@@ -67,14 +70,14 @@ class _Progress(NamedTuple):
 
 
 def _is_cheap(target: AbstractConstrainedTarget) -> bool:
-    """Whether linearising takes no more evaluations than there are constraints."""
+    """Whether linearising costs no more evaluations than there are constraints."""
     return target.hints.linearisation_cost <= target.num_constraints
 
 
 def _approach(
     target: AbstractConstrainedTarget, u: Float[Array, "chains M"], tolerance: Tolerance
 ) -> Start:
-    """From each point to the manifold."""
+    """Move each point onto the manifold."""
     approach = _approach_at_once if _is_cheap(target) else _approach_progressively
 
     def one(u):
@@ -84,12 +87,12 @@ def _approach(
     return (sequential_vmap_on_cpu if needs_lapack else jax.vmap)(one)(u)
 
 
-# Where linearising is expensive, loops of it are worth compiling well.
+# If linearising is expensive, the better code is worth a slower compilation.
 _run_quickly, _run = jit_fast_compile(_approach), jit_fast_compile(_approach, level=1)
 
 
 def _approach_at_once(target, u, tolerance) -> Start:
-    """All constraints together, each step at the cost of a linearisation."""
+    """Gauss–Newton on all constraints together; each step costs one linearisation."""
 
     def error(u):
         c = target.residual(u)
@@ -114,17 +117,17 @@ def _approach_at_once(target, u, tolerance) -> Start:
 
 
 def _judged(target, u, error, met, tolerance) -> Start:
-    """What is called found must have met every constraint, not only have a small residual."""
+    """The result; its error is infinite if the residual is small but a constraint is not met."""
     small = (error <= tolerance.residual) & ~met
     return Start(u, jnp.where(small, jnp.inf, error), target.evaluate(u).log_density)
 
 
 def _searched_along(target, at: _Attempt, full, error, tolerance) -> _Attempt:
-    """The best of a full step and its halves, unless rounding already decides."""
+    """Backtracking line search: take the best of the full step and its repeated halves."""
     lengths = 0.5 ** jnp.arange(_LINE_SEARCH, dtype=full.dtype)
     errors = jax.vmap(lambda length: error(at.u - length * full))(lengths)
     best = jnp.argmin(errors)
-    # Near the manifold rounding decides whether the error still falls: step all the same.
+    # Near the manifold rounding errors decide whether the error decreases, so step in any case.
     near = tolerance.is_met(target, at.u, at.error, jnp.zeros(()))
     better = (errors[best] < at.error) | (near & jnp.isfinite(errors[best]))
     step = jnp.max(jnp.abs(full))
@@ -139,10 +142,10 @@ def _searched_along(target, at: _Attempt, full, error, tolerance) -> _Attempt:
 
 
 def _approach_progressively(target, u, tolerance) -> Start:
-    """Adding constraints as earlier ones are met."""
+    """Gauss–Newton that adds constraints once earlier ones are met."""
     N = target.num_constraints
     jacobian = Dense(N, target.num_inputs).jacobian(target.residual)
-    # Constraints by how many inputs they respond to. An overflow counts as a response.
+    # Sort constraints by the number of inputs they depend on. An overflow counts as dependence.
     responses = jnp.sum(jacobian(u) != 0, axis=1)
     rank = jnp.argsort(jnp.argsort(responses))
 

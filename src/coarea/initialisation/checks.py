@@ -1,4 +1,4 @@
-"""What must hold of start points, and if it does not, the likeliest reason."""
+"""Checks of start points, with errors that name the likeliest reason for a failure."""
 
 import contextlib
 import warnings
@@ -14,16 +14,16 @@ from coarea.jacobians.dense import Dense
 from coarea.manifolds.target import AbstractConstrainedTarget
 from coarea.xla import jit_fast_compile
 
-# The largest Jacobian whose rank is looked at.
+# Number of elements of the largest Jacobian whose rank is checked.
 _MOST_ELEMENTS = 1_000_000
 # Derivatives beyond this size, or below its inverse, overflow when they are squared.
 _EXTREME = 1e140
-# A smallest pivot above this, with rows of unit length, needs no singular values to be believed.
+# With rows of unit length, a smallest Cholesky pivot above this proves full rank without an SVD.
 _FULL_RANK = 1e-4
 
 
 def check_given(target: AbstractConstrainedTarget, given, chains: int) -> np.ndarray:
-    """The user's start points, refused unless there is one for each chain."""
+    """Check that the user's start points are finite and that there is one for each chain."""
     try:
         u = np.asarray(given, dtype=float)
     except (TypeError, ValueError):
@@ -43,9 +43,9 @@ def check_given(target: AbstractConstrainedTarget, given, chains: int) -> np.nda
 
 
 def with_shared_starts(starts: Start, tolerance: Tolerance, stacklevel: int) -> Start:
-    """The starts, those that were not found taken from other chains, with a warning.
+    """Replace starts that were not found by those of other chains, with a warning.
 
-    That one chain's search failed does not say that the data cannot be produced.
+    A failed search of one chain does not mean that the model cannot produce the data.
     """
     usable = np.asarray(is_usable(starts, tolerance))
     found = np.flatnonzero(usable)
@@ -65,7 +65,7 @@ def with_shared_starts(starts: Start, tolerance: Tolerance, stacklevel: int) -> 
 def check_starts(
     target: AbstractConstrainedTarget, starts: Start, tolerance: Tolerance, are_given: bool = False
 ) -> None:
-    """Raise if a chain has no start, with the likeliest reason, or a start where J is singular."""
+    """Raise if a chain has no start, naming the likeliest reason, or if J is singular there."""
     error = np.asarray(starts.error)
     found = error <= tolerance.residual
     closest = starts.u[int(np.argmin(error))]
@@ -97,9 +97,9 @@ def check_starts(
 
 
 def check_rank(target: AbstractConstrainedTarget, u: Float[Array, " M"]) -> None:
-    """Raise if the constraints do not respond to the inputs independently at u.
+    """Raise if the Jacobian of the constraints at u does not have full rank.
 
-    Not looked at where it would cost more than the run.
+    Large Jacobians are skipped, because the check would cost more than the run.
     """
     if target.num_constraints * target.num_inputs > _MOST_ELEMENTS:
         return
@@ -124,7 +124,7 @@ def check_rank(target: AbstractConstrainedTarget, u: Float[Array, " M"]) -> None
             f"{largest[extreme][0]:.0e}, of which no squares can be computed. Measure in other "
             "units, in which values are nearer to one."
         )
-    J = J / largest[:, None]  # first, as the squares of some would overflow
+    J = J / largest[:, None]  # before squaring, which may overflow
     J = J / np.linalg.norm(J, axis=1, keepdims=True)
     with contextlib.suppress(np.linalg.LinAlgError):
         if np.min(np.diagonal(np.linalg.cholesky(J @ J.T))) > _FULL_RANK:

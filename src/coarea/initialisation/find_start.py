@@ -1,4 +1,4 @@
-"""`find_start`: points on the manifold, for whoever wants them before sampling."""
+"""`find_start`: find points on the manifold before sampling."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,9 @@ from coarea.xla import one_blas_thread
 
 @top_level
 def find_start(target: AbstractTarget, key: Key[Array, ""], chains: int) -> np.ndarray:
-    """Points on the manifold, one for each chain: an array (chains, inputs) for `sample(start=)`.
+    """Find a point on the manifold for each chain.
+
+    The result is an array (chains, inputs), which `sample` accepts as `start`.
 
     >>> import coarea as co, jax
     >>> model = co.Generator(lambda u: {"z": u["z"], "y": u["z"] ** 3 + u["n"]}, {"z": (), "n": ()})

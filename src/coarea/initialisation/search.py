@@ -1,4 +1,4 @@
-"""The search for points to start from: where draws from the prior lead."""
+"""The search for start points, from draws of the prior."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from coarea.manifolds.lifted import LiftedPosterior
 from coarea.manifolds.target import AbstractConstrainedTarget
 from coarea.xla import jit_fast_compile
 
-# Prior draws tried at once for each chain, and how often.
+# Number of prior draws for each chain in a round, and number of rounds.
 CANDIDATES = 8
 ROUNDS = 4
 
@@ -20,14 +20,15 @@ ROUNDS = 4
 def search(
     target: AbstractConstrainedTarget, keys: Key[Array, " chains"], tolerance: Tolerance
 ) -> Start:
-    """A start for each key: the first plausible one of its candidates that reached the manifold.
+    """A start for each key: the first plausible candidate that reached the manifold.
 
-    Not the most probable one: of a posterior in pieces all chains would then start in the heaviest
-    piece, and agree with one another. There are rounds of candidates until every chain has a start.
-    Each is made of programs that are compiled once, which takes less long than all rounds as one
-    program would.
+    The most probable candidate would be a worse choice. If the posterior is in several pieces, all
+    chains would then start in the heaviest piece, and would agree although they missed the others.
+
+    Rounds of candidates are repeated until every chain has a start. A Python loop over programs
+    that are compiled once takes less time than compiling all rounds as one program.
     """
-    # NumPy's values are arguments of a program, where Python's would be a part of it.
+    # A NumPy value is an argument of the compiled program; a Python number would be a constant.
     infinite = jnp.asarray(np.full((*keys.shape, 1 + target.num_inputs), np.inf))
     best = Start(infinite[:, 1:], infinite[:, 0], infinite[:, 0])
 
@@ -51,10 +52,10 @@ def search(
 
 
 def _search_unlifted(target: LiftedPosterior, keys, tolerance, best: Start) -> Start:
-    """Starts for the chains that have no plausible one, found by simulating.
+    """Find starts without state augmentation, for the chains that have no plausible start.
 
-    With states as variables a path may be pulled apart, so that only absurd noise leads along it.
-    From inputs that were found without them it is a small step.
+    If the states are variables, the search may end at a path that only implausibly large noise can
+    produce. Inputs found without state augmentation are close to a plausible point.
     """
     for tries in range(ROUNDS):
         if np.all(_are_plausible(target, best, tolerance)):
@@ -73,7 +74,7 @@ def _lifted(target: LiftedPosterior, u):
 
 @jit_fast_compile
 def _guesses(target, keys, tries) -> Float[Array, "candidates M"]:
-    """One chain's after another's."""
+    """The candidates of all chains in one array, grouped by chain."""
     split = jax.vmap(lambda key: jax.random.split(key, (ROUNDS, CANDIDATES))[tries])(keys)
     return jax.vmap(target.guess)(split.ravel())
 
@@ -82,9 +83,10 @@ def _guesses(target, keys, tries) -> Float[Array, "candidates M"]:
 def _better(
     target, best: Start, found: Start, tolerance: Tolerance
 ) -> tuple[Bool[Array, ""], Start]:
-    """For each chain one of its candidates, if it has no better start; whether now all have one.
+    """Update the best start of each chain; also return whether all chains have a usable start.
 
-    It is the first that is plausible, else the most probable on the manifold, else the nearest.
+    The choice is the first plausible candidate, else the most probable one on the manifold, else
+    the one nearest to the manifold.
     """
 
     def one(best: Start, found: Start) -> Start:
@@ -93,7 +95,7 @@ def _better(
         otherwise = jnp.where(jnp.any(usable), probable, jnp.argmin(found.error))
         choice = jnp.where(jnp.any(plausible), jnp.argmax(plausible), otherwise)
         chosen = jax.tree.map(lambda x: x[choice], found)
-        # An infinite error is better than none: at least it was a candidate's.
+        # A candidate with infinite error still replaces the initial placeholder.
         nearer = usable[choice] | (chosen.error <= best.error)
         better = jnp.where(is_usable(best, tolerance), plausible[choice], nearer)
         better &= ~_are_plausible(target, best, tolerance)
@@ -105,7 +107,7 @@ def _better(
 
 
 def _are_plausible(target, start: Start, tolerance: Tolerance) -> Bool[Array, "..."]:
-    """Whether a start can be used, and its normal inputs are of a size that normals have."""
+    """Whether a start is usable, and its normal inputs have a size typical of normals."""
     size = start.u**2 @ jnp.asarray(target.gaussian, start.u.dtype)
     return is_usable(start, tolerance) & (size <= 4 * np.sum(target.gaussian) + 20)
 

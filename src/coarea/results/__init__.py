@@ -1,3 +1,3 @@
-"""Draws as ArviZ data, and what they say about themselves."""
+"""Draws as ArviZ data, and their diagnostics."""
 
 from coarea.results.diagnose import diagnose as diagnose

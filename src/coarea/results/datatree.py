@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 # The dimensions of all draws.
 _AXES = ("chain", "draw")
-# The attribute of a variable whose name had to change.
+# The attribute that holds the name in the model, if a variable had to be renamed.
 _OWN_NAME = "name_in_model"
-# The group that holds how the chains ended.
+# The group that holds the final positions and adapted parameters of the chains.
 _ADAPTED = "adapted"
 
 
 def is_result(start: Any) -> bool:
-    """Whether this is what an earlier call returned."""
+    """Whether this is a result of an earlier call."""
     return _ADAPTED in getattr(start, "children", {})
 
 
 def final_state(draws: "DataTree") -> FinalState:
-    """How the chains of an earlier call ended."""
+    """The final positions and adapted parameters of the chains of an earlier call."""
     known = {str(name): x.values for name, x in draws[_ADAPTED].data_vars.items()}
     position = known.pop("position")
     return FinalState(jnp.asarray(position), AdaptedParameters(**{"scale": None, **known}))
@@ -48,9 +48,9 @@ def as_datatree(
     attributes: dict[str, Any],
     fixed: Mapping[str, jax.Array] | None = None,
 ) -> "DataTree":
-    """Latents, sample statistics, data and, if kept, inputs, in ArviZ's groups.
+    """Latents, sample statistics, data and, if they were kept, inputs, in ArviZ's groups.
 
-    Latents that are `fixed` are repeated for each draw, in which they take no memory.
+    Latents in `fixed` have the same value in all draws; they are broadcast without using memory.
     """
     import arviz_base
 
@@ -77,7 +77,7 @@ def as_groups(
     observed: Mapping[str, np.ma.MaskedArray] | None,
     fixed: Mapping[str, jax.Array] | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """What a result holds, as NumPy arrays by group and name."""
+    """The content of a result as NumPy arrays, by group and name."""
     stats = {name: x for name, x in block.stats._asdict().items() if x is not None}
     shape = next(iter(stats.values())).shape[:2]
     repeated = {
@@ -96,12 +96,12 @@ def as_groups(
 
 
 def stored_name(name: str) -> str:
-    """A name without slashes, which in a tree of data lead from group to group."""
+    """The name with slashes replaced, because a slash separates groups in a DataTree."""
     return name.replace("/", ".")
 
 
 def own_name(variable: Any) -> str:
-    """The name that a variable of the draws has in the model."""
+    """The name of a variable in the model."""
     return str(variable.attrs.get(_OWN_NAME, variable.name))
 
 
@@ -110,13 +110,13 @@ def _renamed(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_names(groups: Mapping[str, Mapping[str, Any]]) -> None:
-    """Refuse names under which draws cannot be stored, before any are made.
+    """Refuse names under which draws cannot be stored, before sampling starts.
 
-    `groups` holds arrays, or their shapes, by name.
+    `groups` holds arrays or their shapes, by group and name.
     """
     import arviz_base
 
-    importlib.import_module("arviz_stats.base.array")  # which `diagnose` will need
+    importlib.import_module("arviz_stats.base.array")  # fail now if `diagnose` cannot import it
     for group, data in groups.items():
         for name in data:
             if stored_name(name) in _AXES:
@@ -137,7 +137,7 @@ def check_names(groups: Mapping[str, Mapping[str, Any]]) -> None:
         }
         try:
             arviz_base.from_dict({group: one}, sample_dims=["chain", "draw"])
-        except Exception as error:  # whatever ArviZ and xarray raise
+        except Exception as error:  # ArviZ and xarray may raise any type
             raise ModelError(
                 f"the draws of {', '.join(map(repr, data))} could not be stored under these names "
                 f"({error}): give the outputs other names."
@@ -146,7 +146,7 @@ def check_names(groups: Mapping[str, Mapping[str, Any]]) -> None:
 
 @contextmanager
 def saving(draws: Any) -> Iterator[None]:
-    """A context in which whatever fails takes the draws along, as `error.draws`."""
+    """A context that attaches the draws to any error raised in it, as `error.draws`."""
     try:
         yield
     except (KeyboardInterrupt, SamplingWarning) as stop:
@@ -161,7 +161,7 @@ def saving(draws: Any) -> Iterator[None]:
 
 
 def with_ends(result: "DataTree", ends: FinalState) -> "DataTree":
-    """The draws, and how their chains ended."""
+    """Add the final positions and adapted parameters of the chains to the result."""
     import xarray as xr
 
     assert ends.adapted is not None
@@ -186,9 +186,10 @@ def finished(
     fixed: Mapping[str, jax.Array] | None = None,
     ends: Callable[[], FinalState] | None = None,
 ) -> "DataTree":
-    """What a run returns, with a warning of what is not well for the caller so many frames up.
+    """The result of a run, with warnings about its problems.
 
-    Whatever stopped the run or fails here takes the draws along.
+    Warnings point at the caller `stacklevel` frames up. The draws are attached to the error that
+    stopped the run, and to any error raised here.
     """
     with saving(as_groups(run.block, observed, fixed)):
         result = as_datatree(run.block, observed, attributes, fixed)

@@ -1,4 +1,4 @@
-"""`diagnose`: in sentences, how a run went and what to do about what went wrong."""
+"""`diagnose`: describe how a run went, and what to do about its problems."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,7 +13,7 @@ _RHAT = 1.01
 _ESS_PER_CHAIN = 100
 _CHAINS_LOOKED_AT = 128
 _ELEMENTS_LOOKED_AT = 32
-# R-hat needs no more draws than these in all, nor fewer than those of a chain.
+# R-hat is computed from thinned draws: about this many in all, but at least this many per chain.
 _DRAWS_FOR_RHAT = 2**14
 _DRAWS_OF_A_CHAIN = 1000
 _FAILURES = 0.01
@@ -22,7 +22,7 @@ _LEAST_ACCEPTANCE = 0.01
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at: what was seen, and what it means if it is not well."""
+    """The result of one check: what was seen, and advice for the case that it is a problem."""
 
     name: str
     is_well: bool
@@ -31,13 +31,13 @@ class Finding(NamedTuple):
 
 
 class Diagnosis(NamedTuple):
-    """All findings; printing it gives a sentence for each."""
+    """All findings; printing it shows a sentence for each."""
 
     findings: tuple[Finding, ...]
 
     @property
     def problems(self) -> tuple[Finding, ...]:
-        """The findings that are not well."""
+        """The findings that are problems."""
         return tuple(finding for finding in self.findings if not finding.is_well)
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class Diagnosis(NamedTuple):
 
 
 def diagnose(draws: "DataTree") -> Diagnosis:
-    """Look at convergence, failures and energy; print the result to read it.
+    """Check convergence, failures and energy; print the result to read it.
 
     >>> import coarea as co
     >>> model = co.Generator(lambda u: {"z": u["z"], "y": u["z"] ** 3 + u["n"]}, {"z": (), "n": ()})
@@ -63,7 +63,7 @@ def diagnose(draws: "DataTree") -> Diagnosis:
     if "convergence_error" in stats:
         findings += _stuck(stats["acceptance_rate"])
         findings += _projections(stats["convergence_error"], stats["non_reversible_step"])
-        # A trajectory that failed counts as divergent too; here it has been told of already.
+        # A failed trajectory also counts as divergent. It was reported above already.
         failed = stats["convergence_error"] | stats["non_reversible_step"]
         stats["diverging"] = stats["diverging"] & ~failed
     if "diverging" in stats:
@@ -130,10 +130,10 @@ def _distance(distance) -> Finding:
 
 
 def _mixing(draws) -> list[Finding]:
-    """R-hat and ESS, the worst element over all variables.
+    """R-hat and ESS of the worst element over all variables.
 
-    Of very many chains some are looked at, of very many elements those that seem the worst, else
-    this would take longer than the run.
+    To take less time than the run, only some chains are used if there are very many, and only the
+    elements that seem the worst.
     """
     from arviz_stats.base.array import array_stats
 
@@ -144,7 +144,7 @@ def _mixing(draws) -> list[Finding]:
     drawn = draws["posterior"].data_vars or draws["inputs"].data_vars
     for name, variable in drawn.items():
         if not any(variable.values.strides[:2]):
-            continue  # repeated, not drawn
+            continue  # the same value in all draws
         x = variable.values[looked_at]
         x = x.reshape(*x.shape[:2], -1)
         if np.iscomplexobj(x):
@@ -159,7 +159,7 @@ def _mixing(draws) -> list[Finding]:
         worst_rhat = max(worst_rhat, (str(name), float(rhat)), key=lambda pair: pair[1])
         worst_ess = min(worst_ess, (str(name), float(ess)), key=lambda pair: pair[1])
     if not worst_ess[0]:
-        return []  # no variable has a value that is finite, or that varies
+        return []  # no variable has elements that are finite and vary
     least = _ESS_PER_CHAIN * num_chains
     findings = [
         Finding(
@@ -185,7 +185,7 @@ def _mixing(draws) -> list[Finding]:
 
 
 def _stuck(acceptance_rate) -> list[Finding]:
-    """The chains that hardly moved. Nothing, if there are none."""
+    """A finding about the chains that hardly moved, if there are any."""
     stuck = np.flatnonzero(np.mean(acceptance_rate, axis=1) < _LEAST_ACCEPTANCE)
     if not stuck.size:
         return []
@@ -202,7 +202,7 @@ def _stuck(acceptance_rate) -> list[Finding]:
 
 
 def _not_finite(draws) -> list[Finding]:
-    """The variables with values that are NaN or infinite. Nothing, if there are none."""
+    """A finding for each variable with NaN or infinite values."""
     seen = []
     for name, variable in draws["posterior"].data_vars.items():
         x = variable.values
@@ -227,14 +227,14 @@ def _not_finite(draws) -> list[Finding]:
 
 
 def _looked_at(num_chains: int) -> slice | np.ndarray:
-    """The chains that are looked at: all, unless they are very many."""
+    """The chains to check: all, or an even selection if there are very many."""
     if num_chains <= _CHAINS_LOOKED_AT:
         return slice(None)
     return np.linspace(0, num_chains - 1, _CHAINS_LOOKED_AT).astype(int)
 
 
 def _slowest(x):
-    """The elements whose means over stretches of a chain vary most: a few if there are many."""
+    """The elements whose batch means vary most, at most `_ELEMENTS_LOOKED_AT` of them."""
     num_chains, num_draws, num_elements = x.shape
     if num_elements <= _ELEMENTS_LOOKED_AT:
         return slice(None)
@@ -245,7 +245,7 @@ def _slowest(x):
 
 
 def _varies(x):
-    """Which elements vary by more than rounding: those observed exactly do not."""
+    """Which elements vary by more than rounding; exactly observed elements do not."""
     return np.ptp(x, axis=(0, 1)) > 1e-8 * np.max(np.abs(x), initial=0.0, where=np.isfinite(x))
 
 
@@ -255,7 +255,7 @@ def _failures(failed, name, seen, advice) -> Finding:
 
 
 def _energy(energy) -> Finding:
-    """The energy fraction: how far one refreshment of the momentum moves the energy."""
+    """The energy fraction: how much one refreshment of the momentum changes the energy."""
     spread = np.sum((energy - energy.mean(axis=1, keepdims=True)) ** 2, axis=1)
     moved = np.sum(np.diff(energy, axis=1) ** 2, axis=1)
     fraction = float(np.min(moved[spread > 0] / spread[spread > 0], initial=np.inf))

@@ -1,1 +1,1 @@
-"""The paper's studies and more, each a short readable module with a `run` function."""
+"""The paper's studies and others; each is a short module with a `run` function."""

@@ -1,15 +1,16 @@
 """An influenza outbreak in a boarding school: a stochastic SIR model of 14 daily counts.
 
-Of 763 boys 3, 8, 26, … were in bed on each day (Anonymous, *Influenza in a boarding school*,
-British Medical Journal 1978). Susceptible S, infected I and the log contact rate x follow
+The data are the numbers of boys in bed on each day, 3, 8, 26, …, in a school of 763 boys
+(Anonymous, *Influenza in a boarding school*, British Medical Journal 1978). The number of
+susceptible boys S, the number of infected boys I and the log contact rate x follow
 
     dS = −e^x SI/N dt + √(e^x SI/N) dW₁,
     dI = (e^x SI/N − βI) dt − √(e^x SI/N) dW₁ + √(βI) dW₂,
     dx = γ(ζ − x) dt + ε dW₃,
 
-stepped 20 times a day in (log S, log I, x), from S = 762, I = 1 and x ~ N(0, 1); log β, log γ and ζ
-are N(0, 1), and log ε is N(½ log γ − 3, ¾²) (after Graham, Thiery & Beskos 2022). The counts are I,
-exactly or with Gaussian noise.
+discretised with 20 steps a day in (log S, log I, x), from S = 762, I = 1 and x ~ N(0, 1). The
+priors are N(0, 1) for log β, log γ and ζ, and N(½ log γ − 3, ¾²) for log ε (after Graham, Thiery &
+Beskos 2022). The counts are I, either exactly or with Gaussian noise.
 """
 
 from pathlib import Path
@@ -41,7 +42,7 @@ NAMES = ("beta", "gamma", "zeta", "epsilon")
 
 
 def model(noise: float = 0.0) -> co.Markov:
-    """The simulator; `noise` is the standard deviation of a count, zero for exact ones."""
+    """The simulator; `noise` is the standard deviation of a count, zero for exact counts."""
     return co.Markov(
         shared={"log_beta": (), "log_gamma": (), "zeta": (), "epsilon_noise": ()},
         noise=3,
@@ -67,7 +68,7 @@ def parameters(s):
 
 
 def step(z, state, n, dt):
-    """Euler–Maruyama in (log S, log I, x), Itô's terms included."""
+    """One Euler–Maruyama step in (log S, log I, x), with the Itô correction terms."""
     log_s, log_i, x = state
     s, i = jnp.exp(log_s), jnp.exp(log_i)
     contacts = jnp.exp(x) / BOYS

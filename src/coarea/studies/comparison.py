@@ -1,4 +1,4 @@
-"""Methods compared on one problem: runs within a budget of time, kept so that they can go on."""
+"""Compare methods on one problem within a time budget; stored runs let a comparison resume."""
 
 import contextlib
 import json
@@ -19,21 +19,22 @@ from coarea.errors import AcceptanceError, SamplingWarning, SettingError
 if TYPE_CHECKING:
     from xarray import DataTree
 
-# How the paper projects: with the factor at hand, and something more robust where that fails.
+# The paper's projection: quasi-Newton with the current factor, then a more robust solver.
 AS_IN_PAPER = Rattle(solvers=(QuasiNewton(), NewtonLineSearch()))
-# Draws of each run that are kept, and points of its way to the result.
+# Number of draws stored for each run, and number of points of its convergence curve.
 _KEPT = 1000
 _POINTS = 30
-# An R-hat above which a method's runs are taken together.
+# If R-hat is above this, the ESS is computed from all runs of a method as chains of one run.
 _DISAGREE = 1.1
 
 
 @dataclass(frozen=True)
 class Method:
-    """A way to draw: `draw(seed, size)` makes `size` draws, simulations or particles.
+    """A sampling method: `draw(seed, size)` makes `size` draws, simulations or particles.
 
-    `pilot` is the size of a first run, which compiles; two more tell the pace, from which follows
-    the size that a run's share of the budget allows. A method that `scales` not has its own size.
+    `pilot` is the size of a first run, which compiles the program. Two more runs measure the speed.
+    The size of all later runs is what their share of the budget allows. If `scales` is false, every
+    run has size `pilot`.
     """
 
     name: str
@@ -53,7 +54,7 @@ class Method:
         starts: Callable[[], np.ndarray] | None = None,
         **options: Any,
     ) -> "Method":
-        """A method that runs one chain, from one of `starts` if they are given."""
+        """A method that runs one chain, started at one of `starts` if they are given."""
 
         def draw(seed: int, size: int) -> "DataTree":
             start = {}
@@ -77,15 +78,15 @@ class Method:
 
     @property
     def slug(self) -> str:
-        """Its name as a file's."""
+        """The name in a form suitable for file names."""
         plain = (c if c.isascii() and c.isalnum() else "-" for c in self.name.lower())
         return "".join(plain).strip("-")
 
 
 class Outcome(NamedTuple):
-    """One run: draws (thinned) of the parameters, and what is worth keeping of all of them.
+    """One run: thinned draws of the parameters, and statistics of all draws.
 
-    A run that accepted nothing has no draws, and the smallest distance it saw.
+    A run that accepted nothing has no draws, but has the smallest distance that it saw.
     """
 
     draws: np.ndarray
@@ -100,7 +101,7 @@ class Outcome(NamedTuple):
 
 
 class Comparison:
-    """Methods, run after run, in a folder; what is there already is not run again."""
+    """Runs of several methods, stored in a folder; stored runs are not repeated."""
 
     def __init__(
         self,
@@ -123,11 +124,11 @@ class Comparison:
         path.write_text(json.dumps(known))
 
     def run(self, methods: Sequence[Method]) -> dict[str, list[Outcome]]:
-        """All runs of all methods, those that earlier calls made included."""
+        """All runs of all methods, including those stored by earlier calls."""
         return {method.name: self._run_method(method) for method in methods}
 
     def size_of(self, method: Method) -> int:
-        """How many draws, simulations or particles each of its runs has."""
+        """The number of draws, simulations or particles in each run of the method."""
         return json.loads((self._folder / f"{method.slug}.json").read_text())["size"]
 
     def _run_method(self, method: Method) -> list[Outcome]:
@@ -145,7 +146,7 @@ class Comparison:
         return [_read(path) for path in paths]
 
     def _size(self, method: Method) -> tuple[int, float]:
-        """How large a run may be, and how long the very first took; both kept for later runs."""
+        """The size of a run, which is stored, and the duration of the first run in seconds."""
         path = self._folder / f"{method.slug}.json"
         began = time.perf_counter()
         self._outcome(method, self._runs, method.pilot)
@@ -154,7 +155,7 @@ class Comparison:
             return self.size_of(method), first
         size = method.pilot
         if method.scales:
-            # Starting takes its time, whatever the size.
+            # Two sizes separate the time per draw from the fixed time of starting.
             short, long = (
                 self._outcome(method, self._runs + k, k * method.pilot).seconds for k in (1, 4)
             )
@@ -181,14 +182,14 @@ class Comparison:
 
 @contextlib.contextmanager
 def unwarned():
-    """Runs of methods that are known to mix badly need not say so each time: the tables do."""
+    """Silence sampling warnings: some methods are known to mix badly, and the tables show it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SamplingWarning)
         yield
 
 
 def equal_draws(draws: "DataTree") -> "DataTree":
-    """Draws that all count alike: as many as weighted ones are worth, if they have weights."""
+    """Equally weighted draws; weighted draws are resampled to their effective sample size."""
     if "weight" not in draws["sample_stats"].dataset:
         return draws
     return co.approximate.resample(draws, max(1, int(draws.attrs["effective_size"])))
@@ -223,7 +224,7 @@ def _outcome(draws: "DataTree", x: np.ndarray, seconds: float, size: int) -> Out
 
 
 def _write(path: Path, outcome: Outcome) -> None:
-    """All of it or nothing, so that an interrupted study can go on."""
+    """Write the file atomically, so that an interrupted study can resume."""
     partial = path.with_suffix(".part.npz")
     np.savez(partial, **outcome._asdict())
     partial.rename(path)
@@ -236,9 +237,10 @@ def _read(path: Path) -> Outcome:
 
 
 class Row(NamedTuple):
-    """What a method's runs say of the parameters, in units of the exact posterior's sd.
+    """A summary of a method's runs, with errors in units of the exact posterior's sd.
 
-    ESS per second is the mean over runs; where they do not agree, that of all as chains.
+    ESS per second is the mean over runs. If the runs disagree, it is computed from all runs as
+    chains of one run.
     """
 
     name: str
@@ -261,14 +263,15 @@ def summarise(
     mean: np.ndarray,
     sd: np.ndarray,
 ) -> list[Row]:
-    """A row for each method; errors are standard errors over its runs."""
+    """A row for each method; its errors are standard errors over the runs."""
     return [_row(method, outcomes[method.name], mean, sd) for method in methods]
 
 
 class Efficiency(NamedTuple):
     """Effective draws per second of each parameter, standard errors over runs, and R-hat.
 
-    The mean over runs; where they do not agree, that of all as chains, which has no error.
+    The rate is the mean over runs. If the runs disagree, it is computed from all runs as chains of
+    one run, and then has no standard error.
     """
 
     rate: np.ndarray
@@ -277,7 +280,7 @@ class Efficiency(NamedTuple):
 
 
 def efficiency_of(outcomes: Sequence[Outcome]) -> Efficiency:
-    """Of the runs of a method."""
+    """The sampling efficiency of a method, from its runs."""
     from arviz_stats.sampling_diagnostics import ess, rhat
 
     rates = np.array([outcome.ess / outcome.seconds for outcome in outcomes])
@@ -289,7 +292,7 @@ def efficiency_of(outcomes: Sequence[Outcome]) -> Efficiency:
     rhats = np.array([float(rhat(together[..., i])) for i in each])
     if np.max(rhats) <= _DISAGREE:
         return Efficiency(rates.mean(axis=0), standard_error(rates), rhats)
-    # Within a run that has seen but a part of the posterior, its ESS says nothing.
+    # The ESS of a single run is meaningless if that run explored only a part of the posterior.
     pooled = np.array([float(ess(together[..., i])) for i in each])
     seconds = np.sum([outcome.seconds for outcome in outcomes])
     return Efficiency(pooled / seconds, np.full(len(each), np.nan), rhats)

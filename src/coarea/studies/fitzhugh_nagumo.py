@@ -1,10 +1,11 @@
-"""The hypoelliptic FitzHugh–Nagumo model of a neuron, its voltage seen exactly and nothing else.
+"""The hypoelliptic FitzHugh–Nagumo model of a neuron, given exact observations of its voltage.
 
     dx₁ = (x₁ − x₁³ − x₂)/ε dt,   dx₂ = (γx₁ − x₂ + β) dt + σ dW,
 
-x₁ every 0.2 time units, with steps of strong order 1.5 between (after Graham, Thiery & Beskos,
-*Manifold Markov chain Monte Carlo methods for Bayesian inference in diffusion models*, 2022). The
-noise reaches what is seen only through x₂, so that no likelihood of the steps can be written down.
+The voltage x₁ is observed every 0.2 time units, and x₂ is not observed. The steps in between have
+strong order 1.5 (after Graham, Thiery & Beskos, *Manifold Markov chain Monte Carlo methods for
+Bayesian inference in diffusion models*, 2022). The noise acts on x₁ only through x₂, so that the
+likelihood of a step cannot be written down.
 """
 
 from pathlib import Path
@@ -37,7 +38,7 @@ FIRST_STATE = (-0.5, 0.2)
 
 
 def model(observations: int = 100, steps_between: int = 25) -> co.Markov:
-    """Parameters with priors log σ, log ε, log γ, β ~ N(0, 1), two normals a step."""
+    """The simulator, with priors log σ, log ε, log γ, β ~ N(0, 1) and two normals a step."""
     return co.Markov(
         shared={"log_sigma": (), "log_epsilon": (), "log_gamma": (), "beta": ()},
         noise=2,
@@ -66,7 +67,8 @@ def step(z, x, n, dt):
     x1, x2 = x[0], x[1]
     drift1 = (x1 - x1**3 - x2) / z["epsilon"]
     drift2 = z["gamma"] * x1 - x2 + z["beta"]
-    # The integral of the Brownian path over the step, which reaches x₁ before its end point does.
+    # The integral of the Brownian path over the step. It enters x₁ at a lower order in dt than the
+    # end point of the path.
     area = 0.5 * dt**1.5 * (n[0] + n[1] / np.sqrt(3.0))
     curvature1 = ((1 - 3 * x1**2) * drift1 - drift2) / z["epsilon"]
     curvature2 = z["gamma"] * drift1 - drift2
@@ -80,7 +82,7 @@ def step(z, x, n, dt):
 
 @in_float64
 def dataset(seed: int = 0, observations: int = 100, steps_between: int = 10_000) -> np.ndarray:
-    """The states (observations, 2), simulated with much finer steps than are used to infer."""
+    """The states (observations, 2), simulated with much finer steps than the inference uses."""
     dt = INTERVAL / steps_between
 
     def interval(x, key):
@@ -112,7 +114,7 @@ def run(
 
 
 def figure(result: "DataTree", x: np.ndarray) -> "Figure":
-    """Left: what was seen and what was not. Right: marginals of log rates, prior and truth."""
+    """Left: the observed and the hidden state. Right: marginals of log rates, prior and truth."""
     from matplotlib.figure import Figure
 
     whole = Figure(figsize=(11, 4.6), layout="constrained")

@@ -1,7 +1,8 @@
 """Parameters of a stochastic predator–prey model from its exactly observed populations.
 
-The paper's first study: an Euler–Maruyama simulation of the Lotka–Volterra equations with unit
-noise, 50 steps of length 1 from (100, 100), all 100 values observed; log z ~ N(−2, 1).
+This is the paper's first study. The model is an Euler–Maruyama simulation of the Lotka–Volterra
+equations with unit noise: 50 steps of length 1 from (100, 100). All 100 values are observed. The
+prior is log z ~ N(−2, 1).
 """
 
 from pathlib import Path
@@ -39,7 +40,7 @@ def rates(u):
 
 
 def drift(z, y):
-    """How populations y (…, 2) change in a step without noise."""
+    """The change of populations y (…, 2) in one step without noise."""
     prey, predators = y[..., 0], y[..., 1]
     born, met = z[0] * prey - z[1] * prey * predators, z[3] * prey * predators
     return jnp.stack([born, met - z[2] * predators], axis=-1)
@@ -58,12 +59,12 @@ def simulate(u):
 
 
 def generator() -> co.Generator:
-    """The model: four rates and two noises a step, all standard normal before they are mapped."""
+    """The model: its inputs are four rates and two noises a step, all standard normal."""
     return co.Generator(simulate, inputs={"z": 4, "noise": (NUM_STEPS, 2)}, parameters=["z"])
 
 
 def markov_generator() -> co.Markov:
-    """The same model told step by step."""
+    """The same model written as `co.Markov`."""
     return co.Markov(
         shared={"z": 4},
         noise=2,

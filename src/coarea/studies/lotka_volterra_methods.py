@@ -1,4 +1,4 @@
-"""What the Lotka–Volterra study compares: methods, summary statistics, the exact posterior."""
+"""The methods, summary statistics and exact posterior of the Lotka–Volterra study."""
 
 import functools
 from collections.abc import Callable
@@ -24,7 +24,7 @@ PAPER = co.CHMC(num_steps=(4, 8), geodesic_steps=3, step_size=0.25, integrator=A
 
 
 def methods(y: np.ndarray) -> list[Method]:
-    """All that are compared, each with one chain a run."""
+    """All methods to compare; each run has one chain."""
     model, markov, data = generator(), markov_generator(), {"y": y}
     abc, slices = co.approximate, co.approximate.elliptical_slice
     of_model = {"model": model, "observed": data}
@@ -40,7 +40,7 @@ def methods(y: np.ndarray) -> list[Method]:
 
     @functools.cache
     def starts():
-        # Inputs that reproduce all of the data reproduce its statistics too.
+        # Inputs that reproduce the data also reproduce its summary statistics.
         return co.find_start(dense(), jax.random.key(0), 16)
 
     def exact(name: str, target: Callable, **options) -> Method:
@@ -104,7 +104,7 @@ def methods(y: np.ndarray) -> list[Method]:
 
 
 def log_likelihood(parameters, observed):
-    """The log density of the populations given the rates: their changes are normal."""
+    """The log density of the populations given the rates; a step adds normal noise."""
     y = observed["y"]
     before = jnp.concatenate([jnp.array([START]), y[:-1]])
     return -0.5 * jnp.sum((y - before - drift(rates(parameters), before)) ** 2)
@@ -117,9 +117,10 @@ def reported(parameters):
 
 @in_float64
 def summary_statistics(num: int = 500_000, batch: int = 50_000):
-    """The nine of Papamakarios & Murray 2016, in units of their spread over prior simulations.
+    """The nine statistics of Papamakarios & Murray 2016, scaled by their prior standard deviation.
 
-    Of those, the ones that stay finite count, 7 in 10 000; only 1 in a million stays positive.
+    The standard deviation is over the prior simulations that stay finite, 7 in 10 000. Only 1 in a
+    million stays positive.
     """
     model, keys = generator(), jax.random.split(jax.random.key(0), num // batch)
     found = []
@@ -149,9 +150,9 @@ def _statistics(y):
 
 @in_float64
 def exact_moments(y: np.ndarray, num: int = 200_000) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and sd of log z, by importance sampling, to about 1/500 of the sd.
+    """Mean and sd of log z by importance sampling, with an error of about 1/500 of the sd.
 
-    The posterior is near a normal, which a heavy-tailed proposal around its mode covers.
+    The posterior is nearly normal. The proposal is a heavy-tailed distribution around its mode.
     """
 
     def log_posterior(x):

@@ -1,6 +1,7 @@
-"""The paper's first study, whole: exact conditioning beside approximate methods, and the truth.
+"""The paper's full first study: compare exact conditioning with approximate methods.
 
-Here the likelihood is known, so that every method's posterior can be compared with the exact one.
+The likelihood of this model is known, so that every method can be compared with the exact
+posterior.
 """
 
 from dataclasses import replace
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from xarray import DataTree
 
-# The paper's figure, and the thesis of its first author (chapter 4) with its R-hats: ESS/s of z₁–z₄
-# on an Intel i5-2400.
+# Published ESS/s of z₁–z₄ on an Intel i5-2400: from the paper's figure, and from the thesis of its
+# first author (chapter 4) with R-hats.
 _PAPER = {
     "CHMC, paper's settings": (2.70, 2.74, 2.76, 2.77),
     "slice, uniform, ε = 100": (1.09, 1.13, 1.08, 1.30),
@@ -66,7 +67,7 @@ _TOLERANCES = tuple(10.0**-k for k in range(2, 13, 2))
 
 
 def log_rates(draws: "DataTree") -> np.ndarray:
-    """The draws (draw, 4) of one chain, as logarithms."""
+    """The logarithms (draw, 4) of the rates in one chain."""
     return np.log(equal_draws(draws).posterior["z"].values[0])
 
 
@@ -76,7 +77,7 @@ def run(
     seed: int = 0,
     out: Path = Path("out/lotka-volterra/study"),
 ) -> None:
-    """Run all methods, or those runs that are missing; write tables and figures to `out`."""
+    """Make all missing runs of all methods; write tables and figures to `out`."""
     folder, y = writable_folder(out), dataset(seed)
     comparison = Comparison(
         folder, log_rates, {"study": "lotka-volterra", "seed": seed}, runs, budget
@@ -117,7 +118,7 @@ def _marginals(outcomes: dict[str, list[Outcome]], mean, sd) -> "Figure":
 
 
 def trajectories(y: np.ndarray, seed: int) -> "Figure":
-    """Observed populations, and simulated ones: exact, and within tolerances of the data."""
+    """Observed populations, and posterior simulations for exact and for softened data."""
     from matplotlib.figure import Figure
 
     model, data = generator(), {"y": y}
@@ -146,11 +147,10 @@ def trajectories(y: np.ndarray, seed: int) -> "Figure":
 
 
 def tolerance_table(y: np.ndarray, folder: Path) -> np.ndarray:
-    """The projection's tolerance against means, sds, acceptance and cost: `tolerance.csv`.
+    """The effect of the projection's tolerance on the estimates and the cost: `tolerance.csv`.
 
-    All else is as in the paper.
-    Columns: tolerance, means and sds of log z, standard errors of the means, acceptance, failed
-    trajectories, and seconds per effective draw.
+    All other settings are the paper's. The columns are: tolerance, means and sds of log z, standard
+    errors of the means, acceptance, failed trajectories, and seconds per effective draw.
     """
     from arviz_stats.sampling_diagnostics import ess
 

@@ -1,4 +1,4 @@
-"""What the studies print, draw and write."""
+"""Printed tables, figures and files that the studies share."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from xarray import DataTree
 
-# Colours that stay apart for the colour-blind (Okabe & Ito).
+# Colours that colour-blind readers can distinguish (Okabe & Ito).
 BLUE, ORANGE, SKY, GREEN = "#0072B2", "#D55E00", "#56B4E9", "#009E73"
 
 
 class Parameter(NamedTuple):
-    """Draws (chain, draw) of a quantity, and the value that data were simulated with, if any."""
+    """Draws (chain, draw) of a quantity, and its true value if the data were simulated."""
 
     draws: np.ndarray
     truth: float | None = None
 
 
 def writable_folder(path: Path) -> Path:
-    """Make the folder and be sure that it can be written, before any work is spent on results."""
+    """Make the folder and check that it is writable, before any time is spent on sampling."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=path):
@@ -63,7 +63,7 @@ def conclude(
 
 
 def parameter_table(parameters: Mapping[str, Parameter]) -> Table:
-    """Mean, sd, 89% interval, ESS and R-hat of each, and the truth where there is one."""
+    """Mean, sd, 89% interval, ESS and R-hat of each parameter, and the truth if it is known."""
     from arviz_stats.sampling_diagnostics import ess, rhat
 
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -85,7 +85,7 @@ def parameter_table(parameters: Mapping[str, Parameter]) -> Table:
 
 
 def draw_marginal(axes: "Axes", name: str, parameter: Parameter, prior=None) -> None:
-    """A histogram of a parameter, with its prior density and the truth where they are known."""
+    """Draw a histogram of a parameter, with its prior density and true value if known."""
     axes.hist(parameter.draws.ravel(), bins=40, density=True, color=SKY, label="posterior")
     low, high = axes.get_xlim()
     if prior is not None:
@@ -103,7 +103,7 @@ def normal_density(mean: float = 0.0, sd: float = 1.0):
 
 
 def draw_band(axes: "Axes", times, draws: np.ndarray, colour: str, label: str) -> None:
-    """The median and the central 89% of paths (draws, times)."""
+    """Draw the median and the central 89% interval of paths (draws, times)."""
     low, middle, high = np.quantile(draws, [0.055, 0.5, 0.945], axis=0)
     axes.fill_between(times, low, high, color=colour, alpha=0.3, lw=0)
     axes.plot(times, middle, color=colour, lw=1.2, label=label)

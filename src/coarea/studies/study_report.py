@@ -36,7 +36,7 @@ def write_report(
     published_rates: Mapping[str, Sequence[float]],
     folder: Path,
 ) -> None:
-    """The tables, printed too, and the figures that every comparison has."""
+    """Write the tables and the figures of a comparison, and print a short table."""
     write_tables(rows, [f"z{i + 1}" for i in range(len(names))], published, folder)
     Console().print(short_table(rows))
     efficiency(rows, names, published_rates).savefig(folder / "efficiency.png", dpi=130)
@@ -45,7 +45,7 @@ def write_report(
 
 
 def short_table(rows: Sequence[Row]) -> Table:
-    """What fits a terminal: of all parameters the worst."""
+    """A table that fits a terminal, with the worst value over all parameters."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("", no_wrap=True)
     for heading in ("ESS/s", "R-hat", "accepts", "bias in sds", "sd"):
@@ -72,7 +72,7 @@ def write_tables(
     published: Mapping[str, Mapping[str, str]],
     folder: Path,
 ) -> None:
-    """`study.md` and `study.csv`: a line for each method, what was published of it beside."""
+    """Write `study.md` and `study.csv`: a line for each method, with published results."""
     sources = list(dict.fromkeys(source for known in published.values() for source in known))
     lines = [
         [
@@ -122,21 +122,21 @@ def write_tables(
 
 
 def write_lines(heading: Sequence[str], lines: Sequence[Sequence[str]], folder: Path) -> None:
-    """A table as `study.md` and as `study.csv`."""
+    """Write a table as `study.md` and as `study.csv`."""
     (folder / "study.md").write_text(markdown(heading, lines))
     with (folder / "study.csv").open("w", newline="") as file:
         csv.writer(file).writerows([heading, *lines])
 
 
 def markdown(heading: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table."""
+    """A table in Markdown."""
     rows = [heading, ["---"] * len(heading), *lines]
     cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     return "".join(f"| {' | '.join(row)} |\n" for row in cells)
 
 
 def short(x: float) -> str:
-    """Two digits, or all before the point."""
+    """Format a number with two significant digits, or as an integer from 100 on."""
     return f"{x:.0f}" if x >= 100 else f"{x:.2g}" if x else "0"
 
 
@@ -151,7 +151,7 @@ def _with_errors(values, errors) -> str:
 
 
 def efficiency(rows: Sequence[Row], names: Sequence[str], published: Mapping[str, Any]) -> "Figure":
-    """Effective draws per second of each parameter, ±3 standard errors over runs."""
+    """Plot effective draws per second of each parameter, with ±3 standard errors over runs."""
     from matplotlib.figure import Figure
 
     rows = [row for row in rows if np.any(row.ess_rate > 0)]
@@ -190,7 +190,7 @@ def marginals(
     prior,
     limits: Sequence[tuple[float, float]],
 ) -> "Figure":
-    """Histograms of each parameter, a row for each method on shared axes, prior and truth."""
+    """Histograms of each parameter with prior and truth: a row for each method, shared axes."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(2.5 * len(names), 0.95 * len(shown) + 1.0), layout="constrained")
@@ -229,7 +229,7 @@ def errors(
     mean: np.ndarray,
     sd: np.ndarray,
 ) -> "Figure":
-    """How far each method's mean and sd are from the exact ones as time passes, over all runs."""
+    """Plot the errors of each method's mean and sd against time, over all runs."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 5.2), layout="constrained")

@@ -1,8 +1,9 @@
 """A distribution defined by its quantiles, with no density in closed form.
 
-The thesis behind the paper infers the generalised Tukey lambda distribution (here in the form of
-Freimer et al. 1988, which is one for all real shapes) from 250 independent draws: location z₁,
-inverse scale z₂, shapes z₃ and z₄; z₁, z₃, z₄ ~ N(0, 1), z₂ ~ Exp(1).
+The thesis behind the paper infers the parameters of the generalised Tukey lambda distribution from
+250 independent draws. The form used here is that of Freimer et al. 1988, which is a distribution
+for all real shapes. The parameters are location z₁, inverse scale z₂, and shapes z₃ and z₄, with
+priors z₁, z₃, z₄ ~ N(0, 1) and z₂ ~ Exp(1).
 """
 
 from pathlib import Path
@@ -28,7 +29,10 @@ NUM_OBSERVED = 250
 
 
 def quantile(z, n):
-    """The quantile at Φ(n), exact in both tails: of Φ(n) and Φ(−n) the smaller is computed."""
+    """The quantile at Φ(n).
+
+    The smaller of Φ(n) and Φ(−n) is computed, which is accurate in both tails.
+    """
     is_left = n < 0
     smaller = 0.5 * erfc(jnp.where(is_left, -n, n) / jnp.sqrt(2.0))
     log_smaller, log_larger = jnp.log(smaller), jnp.log1p(-smaller)
@@ -57,13 +61,13 @@ def generator() -> co.Generator:
 
 @in_float64
 def dataset(seed: int = 0) -> np.ndarray:
-    """Draws at the true parameters."""
+    """Data simulated at the true parameters."""
     noise = jax.random.normal(jax.random.key(seed), (NUM_OBSERVED,))
     return np.asarray(quantile(jnp.asarray(TRUTH), noise))
 
 
 def log_likelihood(given, observed):
-    """The density of the data, by numerical inversion of the quantile function."""
+    """The log density of the data, by numerical inversion of the quantile function."""
     z, y = parameters(given), observed["y"]
     slope = jax.vmap(jax.grad(quantile, argnums=1), in_axes=(None, 0))
 
@@ -75,7 +79,7 @@ def log_likelihood(given, observed):
 
     bounds = jnp.full(y.shape, -37.0), jnp.full(y.shape, 37.0)
     n = jax.lax.stop_gradient(jax.lax.fori_loop(0, 60, bisect, bounds)[0])
-    # A Newton step, which changes nothing but gives the solution its derivatives.
+    # The solution is exact already; this Newton step makes it differentiable.
     n = n - (quantile(z, n) - y) / jax.lax.stop_gradient(slope(z, n))
     log_slope = jnp.log(slope(z, n))
     value = jnp.sum(-0.5 * n**2 - log_slope)

@@ -1,7 +1,7 @@
-"""The generalised Tukey lambda study of the thesis behind the paper, whole.
+"""The full generalised Tukey lambda study of the thesis behind the paper.
 
-No density is known in closed form; a numerical one, for this model alone, gives the reference. Its
-chains start where those of exact conditioning end.
+The density has no closed form. The reference is NUTS on a numerical likelihood, which exists for
+this model alone. Its chains start where those of exact conditioning end.
 """
 
 import functools
@@ -28,7 +28,7 @@ from coarea.studies.tukey_lambda import (
 if TYPE_CHECKING:
     from xarray import DataTree
 
-# The thesis (chapter 4): ESS/s of z₁–z₄ on an Intel i5-2400.
+# Published in the thesis (chapter 4): ESS/s of z₁–z₄ on an Intel i5-2400.
 _THESIS = {
     "CHMC, thesis's settings": (2.64, 2.66, 2.79, 2.70),
     "ABC-HMC, ε = 0.25": (0.43, 0.55, 0.75, 0.38),
@@ -43,7 +43,7 @@ def reported(given):
 
 
 def quantile_statistics(outputs):
-    """Median, spread, skewness and tail weight, all from the octiles."""
+    """Median, spread, skewness and tail weight, computed from the octiles."""
     E = jnp.quantile(outputs["y"], jnp.arange(1, 8) / 8)
     middle = E[5] - E[1]
     skewness = (E[5] + E[1] - 2 * E[3]) / middle
@@ -51,7 +51,7 @@ def quantile_statistics(outputs):
 
 
 def methods(y: np.ndarray) -> list[Method]:
-    """All that are compared, each with one chain a run."""
+    """All methods to compare; each run has one chain."""
     model, data, abc = generator(), {"y": y}, co.approximate
     of_model = {"model": model, "observed": data}
     posterior = co.condition(model, data)
@@ -60,7 +60,8 @@ def methods(y: np.ndarray) -> list[Method]:
 
     @functools.cache
     def starts():
-        # From prior draws NUTS on the numerical likelihood gets stuck at the edge of the support.
+        # Started at prior draws, NUTS on the numerical likelihood gets stuck at the edge of the
+        # support.
         ends = co.sample(posterior, draws=100, warmup=200, chains=16, progress=False)
         return ends["adapted"].dataset["position"].values[:, model.inputs.places(NAMES)]
 
@@ -120,7 +121,7 @@ def drawn(draws: "DataTree") -> np.ndarray:
 def run(
     runs: int = 10, budget: float = 20.0, seed: int = 0, out: Path = Path("out/tukey-lambda/study")
 ) -> None:
-    """Run all methods, or those runs that are missing; write tables and figures to `out`."""
+    """Make all missing runs of all methods; write tables and figures to `out`."""
     folder, y = writable_folder(out), dataset(seed)
     about = {"study": "tukey-lambda", "seed": seed}
     compared = methods(y)

@@ -1,4 +1,4 @@
-"""Pin-hole cameras that look at a skeleton from the front."""
+"""Pinhole cameras that look at a skeleton from the front."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +10,7 @@ _HALF_BASELINE = 0.5
 
 
 def place(u: Float[Array, " 3"]) -> Float[Array, " 3"]:
-    """Where the hips are, as the camera sees it: tₓ, t_y ~ N(0, 0.1²), log t_z ~ N(1.5, 0.5²)."""
+    """The hips' position in the camera frame: tₓ, t_y ~ N(0, 0.1²), log t_z ~ N(1.5, 0.5²)."""
     return jnp.concatenate([0.1 * u[:2], jnp.exp(1.5 + 0.5 * u[2:])])
 
 
@@ -19,7 +19,8 @@ def project(
 ) -> Float[Array, "cameras joints 2"]:
     """The image of each point in each camera, in units of the image plane.
 
-    A camera's x is the skeleton's, its y is down and its z away from it.
+    A camera's x axis is that of the skeleton, its y axis points down, and its z axis points away
+    from the camera.
     """
     aside = np.zeros((num_cameras, 1, 3))
     if num_cameras == 2:

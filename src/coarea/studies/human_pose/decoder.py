@@ -1,7 +1,7 @@
 """The prior over poses: a network from a 30-dimensional code to cosines and sines of the angles.
 
-Six layers of 50 tanh units, each from the second on added to what it was given, then a linear one
-to 94 means and 94 log variances: the paper's layout.
+The layout is the paper's: six layers of 50 tanh units, with residual connections from the second
+layer on, then a linear layer to 94 means and 94 log variances.
 """
 
 import itertools
@@ -30,7 +30,7 @@ class Decoder(NamedTuple):
     def __call__(
         self, code: Float[Array, "*batch 30"]
     ) -> tuple[Float[Array, "*batch 94"], Float[Array, "*batch 94"]]:
-        """Means and standard deviations of the cosines, then sines."""
+        """Means and standard deviations of the cosines, followed by those of the sines."""
         hidden = jnp.tanh(code @ self.weights[0] + self.biases[0])
         for W, b in zip(self.weights[1:-1], self.biases[1:-1], strict=True):
             hidden = hidden + jnp.tanh(hidden @ W + b)
@@ -39,7 +39,7 @@ class Decoder(NamedTuple):
 
 
 def load_decoder(path: Path | None = None) -> Decoder:
-    """A decoder from a file of arrays `W_0`, `b_0`, … `b_6`; without a path, coarea's own."""
+    """Load a decoder from arrays `W_0`, `b_0`, … `b_6` in a file; by default coarea's own."""
     if path is None:
         shipped = resources.files("coarea.studies.human_pose") / "decoder.npz"
         with shipped.open("rb") as file:

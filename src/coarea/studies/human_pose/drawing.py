@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def draw_skeleton(axes: "Axes", points: np.ndarray, **style) -> None:
-    """Bones as lines between points (24, 2): the left side blue, the right orange."""
+    """Draw bones as lines between points (24, 2): the left side blue, the right side orange."""
     for i, (name, parent) in enumerate(zip(NAMES, PARENTS, strict=True)):
         if parent is None:
             continue
@@ -23,11 +23,11 @@ def draw_skeleton(axes: "Axes", points: np.ndarray, **style) -> None:
 
 
 def draw_views(whole: "FigureBase", poses: Sequence[np.ndarray], titles: Sequence[str]) -> None:
-    """Each pose from the front and, below, from its left side."""
+    """Draw each pose from the front and, below, from its left side."""
     rows = whole.subplots(2, len(poses), sharex=True, sharey=True, squeeze=False)
     reach = 1.1 * max(np.max(np.abs(x[:, [0, 2]])) for x in poses)
     low, high = (1.1 * extreme([x[:, 1] for x in poses]) for extreme in (np.min, np.max))
-    # Seen from the person's left, what is ahead is on the left.
+    # The side view is from the person's left, so that the forward direction points left.
     views = {"front": ([0, 1], [1, 1]), "side": ([2, 1], [-1, 1])}
     for row, (view, (columns, signs)) in zip(rows, views.items(), strict=True):
         for axes, x in zip(row, poses, strict=True):
@@ -39,7 +39,7 @@ def draw_views(whole: "FigureBase", poses: Sequence[np.ndarray], titles: Sequenc
 
 
 def draw_image(axes: "Axes", images: Sequence[np.ndarray], y: np.ndarray) -> None:
-    """Images of skeletons (24, 2) over each other, and the joints (19, 2) that were observed."""
+    """Draw images of skeletons (24, 2) over each other, and the observed joints (19, 2)."""
     for image in images:
         draw_skeleton(axes, image, lw=0.6, alpha=0.5)
     axes.plot(*y.T, "o", mfc="none", mec="black", ms=6, label="observed")

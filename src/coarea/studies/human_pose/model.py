@@ -34,7 +34,7 @@ def log_length_moments() -> tuple[np.ndarray, np.ndarray]:
 
 
 def person(decoder: Decoder, u):
-    """Bone lengths, positions of the joints from the hips, and where the hips are."""
+    """Bone lengths, joint positions relative to the hips, and the position of the hips."""
     mean, factor = log_length_moments()
     lengths = jnp.exp(mean + factor @ u["bones"])
     centre, spread = decoder(u["code"])
@@ -43,12 +43,12 @@ def person(decoder: Decoder, u):
 
 
 def images(outputs, num_cameras: int):
-    """What the cameras would see without noise."""
+    """The noise-free images of the observed joints in all cameras."""
     return project(outputs["joints"][np.array(SEEN)], outputs["camera"], num_cameras)
 
 
 def generator(decoder: Decoder, num_cameras: int, noise: float) -> co.Generator:
-    """Images `y` (camera, joint, 2) of a person; `noise` is their standard deviation."""
+    """The model of images `y` (camera, joint, 2); `noise` is their standard deviation."""
     if num_cameras not in (1, 2):
         raise SettingError(f"num_cameras={num_cameras}: the study has one camera or two.")
     if not 0 < noise < np.inf:
@@ -68,7 +68,7 @@ def _shapes(num_cameras: int) -> tuple[tuple[int, ...], ...]:
 
 
 def log_likelihood(decoder: Decoder, num_cameras: int, noise: float):
-    """The density of images given all inputs but their noise, for samplers that need one."""
+    """The log density of images given all other inputs, for samplers that need a likelihood."""
 
     def value(given, observed):
         error = (observed["y"] - images(person(decoder, given), num_cameras)) / noise
@@ -78,7 +78,7 @@ def log_likelihood(decoder: Decoder, num_cameras: int, noise: float):
 
 
 class Scene(NamedTuple):
-    """A model of images and one draw from it: what is seen, and what is to be found out."""
+    """A model of images and one draw from it: the data `y` and the true values."""
 
     decoder: Decoder
     num_cameras: int
@@ -89,17 +89,17 @@ class Scene(NamedTuple):
     camera: np.ndarray
 
     def model(self) -> co.Generator:
-        """The generator that it was drawn from, made anew."""
+        """A new copy of the generator that the scene was drawn from."""
         return generator(self.decoder, self.num_cameras, self.noise)
 
     def posterior(self) -> AbstractTarget:
-        """What the images say of everything else."""
+        """The posterior given the images."""
         return co.condition(self.model(), {"y": self.y})
 
 
 @in_float64
 def scene(decoder: Decoder, num_cameras: int, noise: float, seed: int) -> Scene:
-    """A draw from the model. For one camera or two, with any noise, the person is the same."""
+    """Draw a scene; the person depends on neither the number of cameras nor the noise."""
     model = generator(decoder, num_cameras, noise)
     keys = jax.random.split(jax.random.key(seed), len(model.inputs.names))
     u = {

@@ -1,4 +1,4 @@
-"""Which chains have found the same poses: a posterior given one image has several modes."""
+"""Group chains by the mode that they found; a posterior given one image has several modes."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,12 +12,12 @@ from coarea.studies.human_pose.skeleton import SEEN
 if TYPE_CHECKING:
     from xarray import DataTree
 
-# An R-hat of two chains, the largest over all coordinates, up to which they are taken to agree.
+# Two chains agree if their R-hat is below this in every coordinate.
 _AGREE = 1.1
 
 
 class Mode(NamedTuple):
-    """Chains that agree with each other, and what they say."""
+    """A group of chains that agree with each other, and its summary."""
 
     chains: np.ndarray
     log_density: float
@@ -26,7 +26,7 @@ class Mode(NamedTuple):
 
 
 def seen_joints(draws: "DataTree") -> np.ndarray:
-    """Positions (chain, draw, 19, 3) of the joints that cameras see."""
+    """Positions (chain, draw, 19, 3) of the observed joints."""
     return draws["posterior"].dataset["joints"].values[..., list(SEEN), :]
 
 
@@ -36,7 +36,7 @@ def rms(x: np.ndarray) -> float:
 
 
 def find_modes(draws: "DataTree", truth: np.ndarray) -> list[Mode]:
-    """Groups of chains that agree, the highest mean log density first."""
+    """Groups of chains that agree, in decreasing order of mean log density."""
     from arviz_stats.base.array import array_stats
 
     x = seen_joints(draws)
@@ -65,7 +65,7 @@ def find_modes(draws: "DataTree", truth: np.ndarray) -> list[Mode]:
 
 
 def mode_table(modes: list[Mode]) -> Table:
-    """A line for each."""
+    """A table with a row for each mode."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in ("chains", "mean log density", "RMSE of mean pose", "sd of a joint"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -80,7 +80,7 @@ def mode_table(modes: list[Mode]) -> Table:
 
 
 def in_words(modes: list[Mode]) -> str:
-    """What the table means."""
+    """The meaning of the table, in words."""
     if sum(len(mode.chains) for mode in modes) == 1:
         return "One chain cannot tell how many modes there are: run several."
     if len(modes) == 1:

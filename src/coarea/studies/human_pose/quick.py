@@ -1,4 +1,4 @@
-"""One person seen by one camera: poses that all give the same image."""
+"""One person seen by one camera: sample poses that all have the same image."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,7 +46,7 @@ def run(
 
 
 def parameters(result: "DataTree", truth: Scene) -> dict[str, Parameter]:
-    """What one would ask for first, in metres."""
+    """The quantities of greatest interest, in metres."""
     group = result.posterior
     joints, true = group["joints"].values, truth.joints
     shown = {
@@ -63,13 +63,13 @@ def parameters(result: "DataTree", truth: Scene) -> dict[str, Parameter]:
 
 
 def figure(result: "DataTree", truth: Scene) -> "Figure":
-    """The person and sampled poses from the front and from the side, and all of their images."""
+    """The true and sampled poses from the front and from the side, and their images."""
     from matplotlib.figure import Figure
 
     joints = result.posterior["joints"].values
     camera = result.posterior["camera"].values
     chains, draws = joints.shape[:2]
-    # Of each chain in turn, its last draws first, spaced over the run.
+    # Alternate between the chains; take draws evenly spaced over the run, the last one first.
     apart = max(1, draws // -(-_SHOWN // chains))
     chosen = [(k % chains, draws - 1 - (k // chains) * apart) for k in range(_SHOWN)]
     chosen = [(chain, draw) for chain, draw in chosen if draw >= 0]
@@ -87,5 +87,5 @@ def figure(result: "DataTree", truth: Scene) -> "Figure":
 
 @in_float64
 def seen_by_camera(joints: np.ndarray, place: np.ndarray) -> np.ndarray:
-    """The image of all joints in the one camera."""
+    """The image of all joints in the single camera."""
     return np.asarray(project(jnp.asarray(joints), jnp.asarray(place), 1)[0])

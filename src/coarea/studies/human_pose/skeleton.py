@@ -1,13 +1,14 @@
-"""A skeleton: from the angles at its 19 joints and its bone lengths to positions of its points.
+"""A skeleton: map the angles at its 19 joints and its bone lengths to positions of its points.
 
 The tree, its 47 free angles and 13 lengths (left and right alike) are those of the paper. The
 person looks along z, y is up, and the left arm at rest points along x.
 
-Where a chain of rotations is differentiated step by step, each derivative runs through the chain
-again, in 3×3 products too small to be worth their calls. But what turning about an axis does to all
-that hangs on it is known: its points move by axis × (point − origin), later axes by axis × later
-axis. So the derivatives of positions and axes are products of positions and axes, to any order, and
-only the values themselves run through the chain.
+The derivatives are given by hand. Automatic differentiation would run through the chain of
+rotations again for each derivative, in 3×3 products too small to be worth their kernel launches.
+The effect of a rotation about an axis is known in closed form: the points that it moves change by
+axis × (point − origin), and the axes that it moves change by axis × (moved axis). Derivatives of
+positions and axes of any order are therefore products of positions and axes. Only the values
+themselves need the chain of rotations.
 """
 
 from typing import NamedTuple
@@ -37,7 +38,7 @@ _HEEL_TO_TOE = (0, -0.25882, 0.96593)  # the foot slopes by 15°
 
 
 class Joint(NamedTuple):
-    """A point of the skeleton: the bone that leads to it, and the rotations about it, in order."""
+    """A point of the skeleton: the bone that ends at it, and its free rotations in order."""
 
     name: str
     parent: str | None
@@ -66,7 +67,7 @@ def _legs(side: str, outward) -> tuple[Joint, ...]:
     )
 
 
-# In the order of the paper's decoder, whose angles these are, one after another.
+# The order must match that of the angles in the paper's decoder.
 JOINTS = (
     Joint("hips", None, (0, 0, 0), None, "xyz"),
     Joint("spine", "hips", _UP, "waist", "xyz"),
@@ -79,7 +80,8 @@ JOINTS = (
 )
 NAMES = tuple(joint.name for joint in JOINTS)
 ANGLES = tuple(f"{joint.name} {axis}" for joint in JOINTS for axis in joint.free)
-# Those whose positions are seen: two shoulders are one point, and hips and tips of toes are not.
+# The observed points. The hips and the tips of the toes are not observed. Neither are the two
+# shoulders, which are one point.
 SEEN = tuple(
     i
     for i, name in enumerate(NAMES)
@@ -89,14 +91,14 @@ PARENTS = tuple(None if j.parent is None else NAMES.index(j.parent) for j in JOI
 
 
 class _Tables(NamedTuple):
-    """The tree as arrays; a joint has three rotations, of which those not free do nothing."""
+    """The tree as arrays; every joint has three rotations, and those not free are the identity."""
 
     free: np.ndarray  # [i, r]: whether rotation r of joint i is free
-    onto: np.ndarray  # [i, r, x]: the axis of rotation r, in the frame that it turns
-    directions: np.ndarray  # [i, x]: the way to joint i, in its parent's frame
-    bone: np.ndarray  # [i]: the number of the bone that leads to joint i
+    onto: np.ndarray  # [i, r, x]: the axis of rotation r, in the frame that it rotates
+    directions: np.ndarray  # [i, x]: the direction of joint i, in its parent's frame
+    bone: np.ndarray  # [i]: the number of the bone that ends at joint i
     ancestors: np.ndarray  # [d, i]: the joint 2^d generations before i, or the root
-    is_on_way: np.ndarray  # [m, i]: whether the bone to joint i lies on the way to joint m
+    is_on_way: np.ndarray  # [m, i]: whether the bone to joint i is on the path to joint m
     origin: np.ndarray  # [k]: the joint that angle k belongs to
     turns_joint: np.ndarray  # [k, m]: whether angle k moves joint m
     turns_axis: np.ndarray  # [k, l]: whether angle k moves the axis of angle l
@@ -117,7 +119,7 @@ def _tables() -> _Tables:
     for m in range(1, J):
         is_on_way[m] |= is_on_way[parents[m]]
     origin, rotation = np.nonzero(free)
-    comes_after = is_on_way.T & ~np.eye(J, dtype=bool)  # [i, m]: joint m hangs on joint i
+    comes_after = is_on_way.T & ~np.eye(J, dtype=bool)  # [i, m]: joint m is a descendant of joint i
     same_joint = origin[:, None] == origin[None]
     return _Tables(
         free=free,
@@ -138,7 +140,7 @@ _TREE = _tables()
 
 
 class Pose(NamedTuple):
-    """Where the joints are, in metres from the hips, and the axes about which angles turn them."""
+    """Positions of the joints relative to the hips, in metres, and the rotation axes."""
 
     positions: Float[Array, "24 3"]
     axes: Float[Array, "47 3"]
@@ -146,14 +148,18 @@ class Pose(NamedTuple):
 
 @jax.custom_jvp
 def pose(cos_sin: Float[Array, " 94"], lengths: Float[Array, " 13"]) -> Pose:
-    """The pose at angles given by their cosines and sines, up to a factor, and bone lengths."""
+    """The pose for given bone lengths and angles.
+
+    The cosine and sine of an angle may be scaled by a common positive factor.
+    """
     cosines, sines = jnp.split(cos_sin, 2)
     size = jnp.sqrt(cosines**2 + sines**2)
     first, second, third = jnp.moveaxis(_rotations(cosines / size, sines / size), 1, 0)
     onto = jnp.asarray(_TREE.onto, cos_sin.dtype)
     two = _product(first, second)
     local_axes = jnp.stack([onto[:, 0], _image(first, onto[:, 1]), _image(two, onto[:, 2])], axis=1)
-    # Frames relative to the joint one, two, four … generations before, until that is the root.
+    # Recursive doubling: make frames relative to the joint 1, 2, 4, … generations before, until
+    # that joint is the root.
     frames = _product(two, third)
     of_root = np.arange(len(JOINTS)) == 0
     root, frames = frames[0], jnp.where(of_root[:, None, None], jnp.eye(3), frames)
@@ -185,7 +191,7 @@ def _pose_jvp(primals, tangents):
 
 
 def _rotations(cosines, sines):
-    """The matrices (joint, 3, 3, 3) of a joint's rotations, one after another."""
+    """The matrices (joint, 3, 3, 3) of the three rotations of each joint, in order."""
     c = jnp.ones(_TREE.free.shape, cosines.dtype).at[_TREE.free].set(cosines)[..., None, None]
     s = jnp.zeros(_TREE.free.shape, sines.dtype).at[_TREE.free].set(sines)[..., None, None]
     onto = _TREE.onto
@@ -195,7 +201,7 @@ def _rotations(cosines, sines):
 
 
 def _product(A, B):
-    """Matrix products, as sums that the compiler can fuse."""
+    """Matrix products, written as sums so that the compiler can fuse them."""
     return jnp.sum(A[..., :, :, None] * B[..., None, :, :], axis=-2)
 
 

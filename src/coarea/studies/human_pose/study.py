@@ -1,8 +1,8 @@
-"""The paper's second study, whole: two cameras, exact conditioning beside a hierarchical density.
+"""The paper's full second study: exact conditioning and a hierarchical density, two cameras.
 
-Three people are drawn from the model. Each method's mean pose is compared with the true one as time
-passes; and with the mean over all runs of NUTS (of the others, for one of its own), which tells how
-far it is from the posterior mean itself, however far that is from the truth.
+Three people are drawn from the model. The mean pose of each method is compared with the true pose
+as a function of time. It is also compared with the mean over all runs of NUTS, which estimates the
+posterior mean; a run of NUTS itself is compared with the mean over the other runs.
 """
 
 import functools
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 _SCENES = 3
 PAPER = co.CHMC(num_steps=(10, 15), geodesic_steps=20, step_size=0.1, integrator=AS_IN_PAPER)
-# Step size and numbers of steps of the paper's HMC, for a noise of .001; it follows the noise.
+# Step size and range of numbers of steps of the paper's HMC, for a noise of .001. The step size is
+# scaled in proportion to the noise.
 _PAPER_HMC = (2e-4, (100, 150))
 STYLES = {
     "NUTS": (BLUE, "-"),
@@ -54,7 +55,7 @@ _STARTS = 20
 
 
 def methods(truth: Scene) -> list[Method]:
-    """All that are compared, each with one chain a run."""
+    """All methods to compare; each run has one chain."""
     posterior = truth.posterior()
     names = iter(STYLES)
     step_size, num_steps = _PAPER_HMC
@@ -102,7 +103,7 @@ def methods(truth: Scene) -> list[Method]:
 
 @in_float64
 def prior_starts(truth: Scene) -> np.ndarray:
-    """The paper's: draws from the prior, the noise of the images set to what it then must be."""
+    """The paper's start points: prior draws, with the image noise that reproduces the data."""
     model = truth.model()
     u = jax.vmap(model.draw)(jax.random.split(jax.random.key(0), _STARTS))
     places = model.inputs.places(["noise"])
@@ -113,7 +114,7 @@ def prior_starts(truth: Scene) -> np.ndarray:
 
 
 def flat_joints(draws: "DataTree") -> np.ndarray:
-    """Positions (draw, 57) of the joints that are seen, of one chain."""
+    """Positions (draw, 57) of the observed joints in one chain."""
     x = seen_joints(draws)[0]
     return x.reshape(len(x), -1)
 
@@ -126,7 +127,7 @@ def run(
     noise: float = 0.001,
     decoder: Path | None = None,
 ) -> None:
-    """Run all methods on all scenes, or those runs that are missing; write a table and figures."""
+    """Make all missing runs of all methods on all scenes; write a table and figures."""
     if runs < 3:
         raise SettingError(f"runs={runs}: errors over runs need at least 3.")
     folder, network = writable_folder(out), load_decoder(decoder)
@@ -148,21 +149,21 @@ def run(
 
 
 class Curves(NamedTuple):
-    """The runs of a method, the truth, and what each run's mean should come to."""
+    """The runs of a method, the truth, and the posterior mean to compare each run with."""
 
     outcomes: Sequence[Outcome]
     truth: np.ndarray
     posterior_means: Sequence[np.ndarray]
 
     def from_truth(self, times: np.ndarray) -> np.ndarray:
-        """(run, time): root mean square errors of the means of all draws until then.
+        """Root mean square errors (run, time) of the mean of all draws up to each time.
 
-        Not a number before a run has kept a draw.
+        An error is NaN before the first draw of its run.
         """
         return self._errors(times, [self.truth] * len(self.outcomes))
 
     def from_posterior(self, times: np.ndarray) -> np.ndarray:
-        """The same, of the distances from the posterior mean."""
+        """The same for distances from the posterior mean."""
         return self._errors(times, self.posterior_means)
 
     def _errors(self, times, centres):
@@ -175,23 +176,23 @@ class Curves(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """How long a run took."""
+        """The mean duration of a run."""
         return float(np.mean([outcome.seconds for outcome in self.outcomes]))
 
     @property
     def ess_rate(self) -> float:
-        """The smallest effective sample size of a coordinate per second."""
+        """The smallest effective sample size per second over all coordinates."""
         return float(efficiency_of(self.outcomes).rate.min())
 
     @property
     def disagreement(self) -> float:
-        """The largest distance of a run's mean pose from that of another."""
+        """The largest distance between the mean poses of two runs."""
         means = [outcome.means[-1] for outcome in self.outcomes]
         return max(rms(a - b) for a in means for b in means)
 
 
 def curves_of(outcomes: Mapping[str, Sequence[Outcome]], truth: Scene) -> dict[str, Curves]:
-    """Of each method of a scene."""
+    """The curves of each method for one scene."""
     ends = np.array([outcome.means[-1] for outcome in outcomes["NUTS"]])
     joints = truth.joints[list(SEEN)].ravel()
     others = [np.delete(ends, i, axis=0).mean(axis=0) for i in range(len(ends))]
@@ -202,7 +203,7 @@ def curves_of(outcomes: Mapping[str, Sequence[Outcome]], truth: Scene) -> dict[s
 
 
 def write_table(found: Sequence[Mapping[str, Curves]], folder: Path) -> None:
-    """`study.md` and `study.csv`: errors at four times, in millimetres."""
+    """Write `study.md` and `study.csv`: errors at four times, in millimetres."""
     heading = ["scene", "method", "runs", "min ESS/s", "runs differ by"]
     heading += [f"from truth, {t:.0f} s" for t in _TIMES]
     heading += [f"from posterior, {t:.0f} s" for t in _TIMES]
@@ -210,7 +211,8 @@ def write_table(found: Sequence[Mapping[str, Curves]], folder: Path) -> None:
     for number, scene_curves in enumerate(found):
         for name, curves in scene_curves.items():
             times = np.array(_TIMES)
-            # Distances of runs from each other's mean are not independent: they have no error.
+            # NUTS runs are compared with each other's mean. These distances are not independent, so
+            # that they have no standard error.
             has_error = {"truth": True, "posterior": name != "NUTS"}
             cells = [
                 _in_millimetres(column, has_error[what]) if t <= 1.1 * curves.seconds else ""
@@ -226,7 +228,7 @@ def write_table(found: Sequence[Mapping[str, Curves]], folder: Path) -> None:
 
 
 def _in_millimetres(x: np.ndarray, has_error: bool) -> str:
-    """The mean over runs, with its standard error; a run that still warms up says nothing."""
+    """The mean over runs with its standard error, unless a run is still warming up."""
     if not np.all(np.isfinite(x)):
         return "no draw yet"
     mean = f"{1e3 * x.mean():.2f}"
@@ -257,7 +259,7 @@ def figure(found: Sequence[Mapping[str, Curves]]) -> "Figure":
 
 
 def draw_errors(axes: "Axes", times: np.ndarray, errors: np.ndarray, name: str) -> None:
-    """Errors (run, time): their mean with ±3 standard errors."""
+    """Plot the mean of errors (run, time) with a band of ±3 standard errors."""
     mean = errors.mean(axis=0)
     band = 3 * errors.std(axis=0, ddof=1) / np.sqrt(len(errors))
     colour, style = STYLES[name]
@@ -269,7 +271,7 @@ def draw_errors(axes: "Axes", times: np.ndarray, errors: np.ndarray, name: str) 
 
 
 def monocular(truth: Scene, seed: int, chains: int = 8) -> "Figure":
-    """The last pose of each chain given one image, in the order of their modes."""
+    """Sample given one image; show the last pose of each chain, grouped by mode."""
     from matplotlib.figure import Figure
 
     draws = co.sample(truth.posterior(), draws=300, chains=chains, seed=seed, progress=False)

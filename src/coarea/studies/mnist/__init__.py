@@ -1,1 +1,1 @@
-"""The paper's third study: the rest of a handwritten digit, given a part of it."""
+"""The paper's third study: in-paint a handwritten digit, given a part of it."""

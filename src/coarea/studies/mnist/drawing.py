@@ -1,4 +1,4 @@
-"""In-paintings: what is seen black on white, what is painted white on black."""
+"""Draw in-paintings: observed pixels black on white, painted pixels white on black."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def draw_digit(axes: "Axes", image: np.ndarray, is_seen: np.ndarray) -> None:
-    """One image (28, 28)."""
+    """Draw one image (28, 28)."""
     axes.imshow(np.where(is_seen, 1 - image, image), cmap="gray", vmin=0, vmax=1)
     axes.set(xticks=[], yticks=[])
 
@@ -19,7 +19,7 @@ def draw_digit(axes: "Axes", image: np.ndarray, is_seen: np.ndarray) -> None:
 def draw_grid(
     whole: "FigureBase", images: Sequence[np.ndarray], is_seen: np.ndarray, columns: int
 ) -> None:
-    """Images in rows."""
+    """Draw images in a grid, row by row."""
     rows = -(-len(images) // columns)
     grid = whole.subplots(rows, columns, squeeze=False).ravel()
     for axes in grid:
@@ -32,7 +32,7 @@ def draw_grid(
 def painted(
     draws: np.ndarray, observed: np.ma.MaskedArray, noise: float, seed: int = 0
 ) -> np.ndarray:
-    """Whole images (draw, 28, 28): what is seen as it is, and pixels drawn given decoded ones."""
+    """Whole images (draw, 28, 28): observed pixels, and decoded pixels with noise elsewhere."""
     fresh = draws + noise * np.random.default_rng(seed).normal(size=draws.shape)
     is_hidden = np.ma.getmaskarray(observed)
     return np.where(is_hidden, np.clip(fresh, 0.0, 1.0), np.ma.getdata(observed))

@@ -1,4 +1,4 @@
-"""Images of which a part is seen: masked arrays, masked where a pixel is not."""
+"""Partly observed images: masked arrays in which the unobserved pixels are masked."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +26,7 @@ def _random(rows, columns, rng):
     return rng.random((SIDE, SIDE)) < 0.2
 
 
-# Which pixels each leaves to be seen.
+# Each function returns which pixels are observed.
 MASKS: dict[str, Callable[..., np.ndarray]] = {
     "top-quarter": _top_quarter,
     "left-half": _left_half,
@@ -36,7 +36,7 @@ MASKS: dict[str, Callable[..., np.ndarray]] = {
 
 
 def see(image: np.ndarray, mask: str, seed: int = 0) -> np.ma.MaskedArray:
-    """The part of an image, masked where it is not known, that is seen through one of `MASKS`."""
+    """Apply one of `MASKS` to an image; pixels that are already masked stay masked."""
     if mask not in MASKS:
         raise SettingError(f"mask={mask!r}: choose one of {', '.join(MASKS)}.")
     rows, columns = np.indices((SIDE, SIDE))
@@ -45,7 +45,7 @@ def see(image: np.ndarray, mask: str, seed: int = 0) -> np.ma.MaskedArray:
 
 
 def check_image(image: np.ndarray) -> np.ndarray:
-    """Refuse what is no image of a digit: its size, its values."""
+    """Refuse an array whose size or values are not those of an image of a digit."""
     values = np.ma.getdata(image)
     if values.shape != (SIDE, SIDE):
         raise DataError(f"the image has shape {values.shape}: {SIDE} × {SIDE} pixels are needed.")
@@ -61,7 +61,7 @@ def check_image(image: np.ndarray) -> np.ndarray:
 
 
 def check_seen(image: np.ma.MaskedArray) -> np.ndarray:
-    """The numbers of the pixels that are seen; refuse none, and all."""
+    """The indices of the observed pixels; refuse an image with none or all observed."""
     check_image(image)
     seen = np.flatnonzero(~np.ma.getmaskarray(image))
     if seen.size == 0:
@@ -72,7 +72,7 @@ def check_seen(image: np.ma.MaskedArray) -> np.ndarray:
 
 
 def read_image(path: Path) -> np.ndarray:
-    """A grey image from a file: `.npy`, or any picture that matplotlib reads; ink is light."""
+    """Read a grey image from `.npy` or any format that matplotlib reads; ink must be light."""
     try:
         if path.suffix == ".npy":
             return np.load(path)

@@ -1,4 +1,4 @@
-"""The generator of what is seen of a digit: a code, its image, and a noise at each pixel."""
+"""The generator of the observed pixels of a digit: a code, its image, and noise at each pixel."""
 
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from coarea.studies.mnist.networks import CODE, NOISE, Network, decode
 
 
 class Puzzle(NamedTuple):
-    """A digit of which a part is seen."""
+    """A partly observed digit."""
 
     decoder: Network
     seen: np.ndarray
@@ -24,14 +24,14 @@ class Puzzle(NamedTuple):
 
     @classmethod
     def of(cls, decoder: Network, image: np.ma.MaskedArray, noise: float = NOISE) -> "Puzzle":
-        """From an image (28, 28), masked where nothing is seen, of pixels with some noise."""
+        """Make a puzzle from an image (28, 28) whose unobserved pixels are masked."""
         seen = check_seen(image)
         if not 0 < noise < np.inf:
             raise SettingError(f"noise={noise}: the noise of a pixel must be a positive number.")
         return cls(decoder, seen, np.ma.getdata(image).ravel()[seen].astype(float), noise)
 
     def model(self) -> co.Generator:
-        """Inputs: `code` (50) and, for each pixel that is seen, a `noise`; `y` is what is seen."""
+        """The model; its inputs are `code` (50) and one `noise` for each observed pixel in `y`."""
 
         def simulate(u):
             y = decode(self.decoder, u["code"], self.seen) + self.noise * u["noise"]
@@ -40,12 +40,11 @@ class Puzzle(NamedTuple):
         return co.Generator(simulate, {"code": CODE, "noise": self.seen.size}, parameters=["code"])
 
     def posterior(self, structure: StructureName = "auto") -> AbstractTarget:
-        """What is seen says of the rest. As a chart, of the code alone."""
+        """The posterior given the observed pixels; with structure "chart", over the code alone."""
         return co.condition(self.model(), {"y": self.y}, structure=structure)
 
     def report(self, u):
-        """The code, the whole image it stands for, and its log density given what is seen,
-        up to a constant."""
+        """The code, its whole image, and its log posterior density up to a constant."""
         log_likelihood = self.log_likelihood(u, {"y": self.y})
         return {
             "code": u["code"],
@@ -54,12 +53,12 @@ class Puzzle(NamedTuple):
         }
 
     def log_likelihood(self, u, observed):
-        """Of what is seen, given the code: for samplers that need it."""
+        """The log density of the observed pixels given the code, for samplers that need it."""
         error = (observed["y"] - decode(self.decoder, u["code"], self.seen)) / self.noise
         return -0.5 * jnp.sum(error**2)
 
     @in_float64
     def start(self, code: np.ndarray) -> np.ndarray:
-        """The inputs with this code that reproduce what is seen."""
+        """The inputs with this code that reproduce the observed pixels."""
         mean = np.asarray(decode(self.decoder, jnp.asarray(code), self.seen))
         return np.concatenate([code, (self.y - mean) / self.noise])

@@ -1,4 +1,4 @@
-"""The networks that ship with the study: a decoder of digits, and a judge of which digit it is."""
+"""The networks that ship with the study: a decoder of digits, and a classifier (the judge)."""
 
 import functools
 from importlib import resources
@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 CODE, HIDDEN, PIXELS = 50, 200, 784
-# The standard deviation of a pixel, of which black is 0 and white 1.
+# The standard deviation of the noise of a pixel; black is 0 and white is 1.
 NOISE = 0.05
 
 
@@ -20,7 +20,7 @@ class Network(NamedTuple):
     biases: tuple[np.ndarray, ...]
 
     def hidden(self, x: Float[Array, "*batch inputs"]) -> Float[Array, "*batch hidden"]:
-        """What the last layer is given."""
+        """The input of the last layer."""
         for W, b in zip(self.weights[:-1], self.biases[:-1], strict=True):
             x = jax.nn.softplus(x @ W + b)
         return x
@@ -41,7 +41,7 @@ def decode(
 
 
 class Shipped(NamedTuple):
-    """The networks, and digits of the test set with what they are."""
+    """The networks, and labelled digits of the test set."""
 
     decoder: Network
     judge: Network
@@ -51,7 +51,7 @@ class Shipped(NamedTuple):
 
 @functools.cache
 def shipped() -> Shipped:
-    """What the training script wrote into the package."""
+    """Load what the training script wrote into the package."""
     with (resources.files("coarea.studies.mnist") / "networks.npz").open("rb") as file:
         kept = dict(np.load(file))
     decoder, judge = (
@@ -65,7 +65,7 @@ def shipped() -> Shipped:
 
 
 def named_arrays(name: str, network: Network) -> dict[str, np.ndarray]:
-    """A network as arrays for a file, at half precision, which is what it then is."""
+    """A network as arrays for a file; the weights are rounded to half precision."""
     found = {}
     for i, (W, b) in enumerate(zip(network.weights, network.biases, strict=True)):
         found[f"{name}_W_{i}"] = np.asarray(W, np.float16)

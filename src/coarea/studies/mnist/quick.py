@@ -1,4 +1,4 @@
-"""The rest of one digit, painted many times."""
+"""Sample in-paintings of one digit."""
 
 from collections import Counter
 from pathlib import Path
@@ -35,7 +35,7 @@ def run(
     digit: int = 4,
     image: Path | None = None,
 ) -> "DataTree":
-    """Sample the code of a digit; print what it may be, write a figure and the draws."""
+    """Sample the code of a digit; print its likely labels, write a figure and the draws."""
     folder, known = writable_folder(out), shipped()
     whole = shipped_digit(digit) if image is None else read_image(image)
     observed = see(whole, mask, seed)
@@ -64,20 +64,20 @@ def shipped_digit(number: int) -> np.ndarray:
 
 @in_float64
 def judged(judge: Network, images: np.ndarray) -> np.ndarray:
-    """Which digit the classifier takes each image (…, 28, 28) for."""
+    """The classifier's label for each image (…, 28, 28)."""
     flat = jnp.asarray(images.reshape(-1, SIDE**2))
     return np.argmax(np.asarray(jax.vmap(judge)(flat)), axis=1).reshape(images.shape[:-2])
 
 
 def in_words(digits: np.ndarray) -> str:
-    """How often each digit was painted."""
+    """The frequency of each painted digit, in words."""
     counts = Counter(int(k) for k in digits.ravel()).most_common()
     shares = ", ".join(f"{k} ({100 * n / digits.size:.0f}%)" for k, n in counts)
     return f"A classifier reads the paintings as {shares}."
 
 
 def figure(result: "DataTree", whole: np.ndarray, observed: np.ma.MaskedArray) -> "Figure":
-    """The digit, what is seen of it, and consecutive draws of the first chain."""
+    """The digit, its observed pixels, and consecutive draws of the first chain."""
     from matplotlib.figure import Figure
 
     is_seen = ~np.ma.getmaskarray(observed)

@@ -1,4 +1,4 @@
-"""The paper's third study, whole: exact conditioning beside the known density of the code."""
+"""The paper's full third study: exact conditioning and sampling from the known code density."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -37,7 +37,7 @@ _SHOWN = 40
 
 
 def methods(puzzle: Puzzle) -> list[Method]:
-    """All that are compared, each with one chain a run."""
+    """All methods to compare; each run has one chain."""
     posterior, chain, tractable = puzzle.posterior(), Method.of_chain, co.approximate.tractable
     on_code = {
         "model": puzzle.model(),
@@ -45,7 +45,7 @@ def methods(puzzle: Puzzle) -> list[Method]:
         "log_likelihood": puzzle.log_likelihood,
         "outputs": puzzle.report,
     }
-    origin = np.zeros(CODE)  # where the paper's chains start
+    origin = np.zeros(CODE)  # the paper's start point
     start = puzzle.start(origin)[None]
     return [
         chain("NUTS", "exact", co.sample, target=posterior),
@@ -73,7 +73,7 @@ def methods(puzzle: Puzzle) -> list[Method]:
 
 
 def code_and_density(draws: "DataTree") -> np.ndarray:
-    """(draw, 51): the code, and its log density given what is seen."""
+    """The code and its log posterior density, as one array (draw, 51)."""
     group = draws["posterior"].dataset
     return np.column_stack([group["code"].values[0], group["log_posterior"].values[0]])
 
@@ -87,7 +87,7 @@ def run(
     digit: int = 4,
     image: Path | None = None,
 ) -> None:
-    """Run all methods, or those runs that are missing; write a table and a figure to `out`."""
+    """Make all missing runs of all methods; write a table and a figure to `out`."""
     folder, known = writable_folder(out), shipped()
     whole = shipped_digit(digit) if image is None else read_image(image)
     observed = see(whole, mask, seed)
@@ -108,7 +108,10 @@ def run(
 def table(
     outcomes: Mapping[str, Sequence[Outcome]], sizes: Mapping[str, int]
 ) -> tuple[list[str], list[list[str]]]:
-    """A line for each method: means over runs with standard errors; `sizes` are draws of a run."""
+    """A line for each method: means over runs, with standard errors.
+
+    `sizes` are the numbers of draws in a run.
+    """
     heading = [
         "method",
         "ESS/s, code, least",
@@ -147,26 +150,26 @@ def table(
 
 
 def often_painted(digits: np.ndarray) -> int:
-    """How many kinds of digits make up 5% or more: the classifier errs in 3%."""
+    """The number of labels with a share of at least 5%, as the classifier's error rate is 3%."""
     return int(np.sum(np.bincount(digits, minlength=10) >= 0.05 * digits.size))
 
 
 def painted_digits(outcome: Outcome) -> np.ndarray:
-    """What the classifier takes each kept draw for."""
+    """The classifier's label for each stored draw."""
     known = shipped()
     return judged(known.judge, decoded(outcome.draws[:, :CODE]))
 
 
 @in_float64
 def decoded(codes: np.ndarray) -> np.ndarray:
-    """Images (draw, 28, 28)."""
+    """The images (draw, 28, 28) of the codes."""
     decoder = shipped().decoder
     images = jax.jit(jax.vmap(lambda h: decode(decoder, h)))(jnp.asarray(codes))
     return np.asarray(images).reshape(-1, SIDE, SIDE)
 
 
 def figure(outcomes: Mapping[str, Sequence[Outcome]], observed: np.ma.MaskedArray) -> "Figure":
-    """Paintings of each method's first run, evenly spaced over it: equal computation for all."""
+    """Evenly spaced draws of each method's first run; all runs take the same time."""
     from matplotlib.figure import Figure
 
     page = Figure(figsize=(11, 13), layout="constrained")
