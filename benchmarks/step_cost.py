@@ -8,16 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 
 import coarea as co
-from benchmarks.harness import BlockReport, bars
+from benchmarks.harness import Report, bars
 from benchmarks.lotka_volterra import log_density
-from coarea.dynamics import Rattle
+from coarea.dynamics import AbstractIntegrator, Leapfrog, Rattle
 from coarea.execution.blocks import for_each_chain
 from coarea.jacobians.linalg import small
 from coarea.manifolds import AbstractTarget
+from coarea.manifolds.rescaling import Rescaling
 from coarea.precision import in_float64
 from coarea.studies import lotka_volterra
 from coarea.xla import fuse_cpu
-from coarea.xla.options import FUSED_OPTIONS
+from coarea.xla.options import for_transitions
 
 ABOUT = """
 The cost of one integration step, compared with that of one value and gradient of the log likelihood, which this model
@@ -43,7 +44,7 @@ def timed(function, *args, fuse=True) -> float:
     if fuse:
         function = jax.jit(
             lambda *args, mapped=function: fuse_cpu(mapped, args),
-            compiler_options=FUSED_OPTIONS,
+            compiler_options=for_transitions(fused=True),
         )
         assert "xla_cpu_small_call" in function.lower(*args).as_text()
     else:
@@ -63,7 +64,7 @@ class Loops(NamedTuple):
     target: AbstractTarget
     y: np.ndarray
     size: float
-    integrator: Rattle = Rattle()
+    integrator: AbstractIntegrator = Rattle()
 
     def steps(self, u, keys):
         def step(carry, key):
@@ -94,7 +95,7 @@ class Loops(NamedTuple):
 
 
 @in_float64
-def run() -> BlockReport:
+def run() -> Report:
     y = lotka_volterra.dataset(seed=0)
     model = lotka_volterra.markov_generator()
     loops = Loops(co.condition(model, {"y": y}), y, 1.5)
@@ -107,7 +108,7 @@ def run() -> BlockReport:
         step = timed(in_turn(loops.steps), u, keys) - refresh
         v = u[:, :4]
         units = small.root_of_inverse(chart.metric(v[0]))
-        in_chart = Loops(chart.in_units(units), y, 0.8)
+        in_chart = Loops(chart.rescale(Rescaling(units)), y, 0.8, Leapfrog())
         v = jnp.linalg.solve(units, v.T).T
         chart_refresh = timed(for_each_chain(in_chart.refreshes), v, keys)
         chart_step = timed(for_each_chain(in_chart.steps), v, keys) - chart_refresh
@@ -152,6 +153,6 @@ def run() -> BlockReport:
         "chart step / fused gradient",
     ]
     figure = bars(times, "µs (last number: number of chains)")
-    return BlockReport(
+    return Report(
         "Cost of a step relative to a gradient", ABOUT, [(heading, lines)], numbers, figure
     )

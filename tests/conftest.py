@@ -3,13 +3,15 @@ import os
 from importlib.metadata import version
 from pathlib import Path
 
-# Most of these tests' time is XLA's compiling; less of that halves it.
-# JAX's later versions do not know the second flag, and XLA dies of what it does not know.
-os.environ.setdefault(
-    "XLA_FLAGS",
-    "--xla_backend_optimization_level=0"
-    + " --xla_cpu_use_fusion_emitters=false" * version("jax").startswith("0.10."),
-)
+# Most of the time of these tests is compilation, which takes half as long without optimisation. With
+# COAREA_TEST_SHIPPED=1 programs are compiled as users compile them. Later versions of JAX do not know
+# the second flag, and XLA aborts on flags that it does not know.
+if os.environ.get("COAREA_TEST_SHIPPED", "0") == "0":
+    os.environ.setdefault(
+        "XLA_FLAGS",
+        "--xla_backend_optimization_level=0"
+        + " --xla_cpu_use_fusion_emitters=false" * version("jax").startswith("0.10."),
+    )
 
 import jax
 import pytest
@@ -22,6 +24,16 @@ def x64():
     """For tests that work below the top-level calls, which enter double precision themselves."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture
+def compilations():
+    """A list that grows with each program that XLA compiles."""
+    seen = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, *_, **__: seen.append(event) if "backend_compile" in event else None
+    )
+    return seen
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Arguments that users pass, checked: counts, numbers, seeds and random keys."""
+"""Checks of arguments that users pass: counts, numbers, memory and draws."""
 
 import math
 import operator
@@ -12,7 +12,7 @@ from coarea.errors import DataError, SettingError
 
 
 def checked_count(name: str, value: Any, least: int = 1) -> int:
-    """A whole number of at least `least`, of any kind, as Python's."""
+    """Check that a value is a whole number of at least `least`; return it as an int."""
     number = whole_number(value)
     if number is None or number < least:
         raise SettingError(f"{name}={shown(value)}: it must be a whole number, {least} or more.")
@@ -22,7 +22,7 @@ def checked_count(name: str, value: Any, least: int = 1) -> int:
 def checked_number(
     name: str, value: Any, above: float = 0.0, below: float = math.inf, example: float = 0.1
 ) -> float:
-    """A number strictly between two bounds, of any kind, as Python's."""
+    """Check that a value is a number strictly between two bounds; return it as a float."""
     number = _real(value)
     if number is None or not above < number < below:
         kind = "a positive number" if (above, below) == (0.0, math.inf) else "a number"
@@ -34,7 +34,7 @@ def checked_number(
 
 
 def require_memory(num_bytes: float, what: str, cure: str) -> None:
-    """Refuse what would not fit into the memory that is free."""
+    """Raise if `num_bytes` exceeds the free memory."""
     free = _free_memory()
     if num_bytes > free:
         raise SettingError(
@@ -44,7 +44,7 @@ def require_memory(num_bytes: float, what: str, cure: str) -> None:
 
 
 def _free_memory() -> float:
-    """How many bytes this process may still take, as far as the system tells."""
+    """The free memory in bytes; infinite if the system does not report it."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         known = dict(line.split(":") for line in lines)
@@ -54,7 +54,7 @@ def _free_memory() -> float:
 
 
 def check_draws(draws: Any, caller: str) -> None:
-    """Refuse what are not draws in ArviZ's layout."""
+    """Refuse anything but draws in ArviZ's layout."""
     children = getattr(draws, "children", {})
     if "posterior" not in children or "sample_stats" not in children:
         raise DataError(
@@ -65,18 +65,18 @@ def check_draws(draws: Any, caller: str) -> None:
 
 
 def shown(value: Any) -> str:
-    """A value in an error: as it is written, or only what it is if that is long."""
+    """A value for an error message: its repr, or only its type if the repr is long."""
     text = repr(value)
     return text if len(text) <= 60 and "\n" not in text else f"a {type(value).__name__}"
 
 
 def whole_number(value: Any) -> int | None:
-    """A whole number of any kind as Python's; None if it is none."""
+    """A whole number of any type as an int; None if the value is not one."""
     if isinstance(value, bool | np.bool_):
         return None
     try:
         return operator.index(value)
-    except TypeError:  # JAX's errors about traced values are of this kind too
+    except TypeError:  # includes JAX's errors about traced values
         return None
 
 

@@ -1,5 +1,6 @@
 """The command line: `coarea list` and `coarea run STUDY`."""
 
+import importlib.util
 import sys
 import tempfile
 from io import TextIOWrapper
@@ -10,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from coarea.errors import CoareaError, ResultError
+from coarea.errors import CoareaError, ResultError, SettingError
 
 app = typer.Typer(
     help="Condition a differentiable simulator on its data, exactly.",
@@ -23,6 +24,17 @@ run = typer.Typer(
     no_args_is_help=True,
 )
 app.add_typer(run, name="run")
+
+
+@run.callback()
+def _check_figures() -> None:
+    """Run a study: it prints a table and writes figures and draws to a folder."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise SettingError(
+            "the studies draw figures with matplotlib, which is not installed: "
+            "pip install 'coarea[studies]'."
+        )
+
 
 Draws = Annotated[int, typer.Option(min=1, help="Draws kept from each chain.")]
 Warmup = Annotated[int, typer.Option(min=20, help="Transitions spent on finding a step size.")]

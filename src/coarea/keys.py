@@ -1,4 +1,4 @@
-"""Seeds and random keys, and the random streams of chains."""
+"""Seeds, random keys, and the keys of chains."""
 
 from typing import Any, NamedTuple
 
@@ -14,9 +14,9 @@ _SEEDS = 2**63
 
 
 def checked_seed(seed: Any) -> int:
-    """A whole number of any kind and size, as Python's and below 2⁶³.
+    """Check that a seed is a whole number; return it as an int below 2⁶³.
 
-    A larger one, such as the entropy of NumPy's `SeedSequence`, is hashed.
+    A larger seed, such as the entropy of NumPy's `SeedSequence`, is hashed.
     """
     number = whole_number(seed)
     if number is None or number < 0:
@@ -27,14 +27,14 @@ def checked_seed(seed: Any) -> int:
 
 
 def key_from_seed(seed: Any) -> Key[Array, ""]:
-    """The random key of a seed, the same whatever JAX's settings are."""
+    """The random key of a seed, which does not depend on JAX's settings."""
     number = checked_seed(seed)
     data = np.array([number >> 32, number & 0xFFFFFFFF], np.uint32)
     return jax.random.wrap_key_data(jnp.asarray(data), impl="threefry2x32")
 
 
 def checked_key(key: Any) -> Key[Array, ""]:
-    """One random key, of JAX's newer kind. One of the older kind, or a seed, is made such a key."""
+    """Check that this is one random key; a raw key or a seed is converted to a typed key."""
     typed = typed_keys(key)
     if _is_typed(typed) and typed.shape == ():
         return typed
@@ -51,7 +51,7 @@ def checked_key(key: Any) -> Key[Array, ""]:
 
 
 def typed_keys(keys: Any) -> Any:
-    """Random keys of JAX's older kind as keys of its newer kind; all else as it is."""
+    """Convert raw `uint32` keys to typed keys; return anything else unchanged."""
     is_raw = isinstance(keys, jax.Array | np.ndarray) and keys.dtype == np.uint32 and keys.ndim
     impl = {2: "threefry2x32", 4: "rbg"}.get(keys.shape[-1]) if is_raw else None
     return keys if impl is None else jax.random.wrap_key_data(jnp.asarray(keys), impl=impl)
@@ -62,12 +62,12 @@ def _is_typed(keys: Any) -> bool:
 
 
 class ChainKeys(NamedTuple):
-    """A chain's random streams: they depend on the seed and the chain's number alone."""
+    """The random keys of a chain, which depend only on the seed and the chain's number."""
 
     start: Key[Array, ""]
     run: Key[Array, ""]
 
 
 def chain_keys(key: Key[Array, ""], chain: int | Int[Array, ""]) -> ChainKeys:
-    """The streams of one chain."""
+    """The keys of one chain."""
     return ChainKeys(*jax.vmap(jax.random.fold_in, (None, 0))(key, 2 * chain + jnp.arange(2)))

@@ -1,4 +1,4 @@
-"""Double precision by context: the process-wide flag is never touched."""
+"""Double precision by context; the process-wide flag is never changed."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -19,13 +19,13 @@ T = TypeVar("T")
 
 @contextmanager
 def computing_in(precision: Precision) -> Iterator[None]:
-    """A context in which JAX computes with `precision`. It holds for the entering thread only."""
+    """A context in which JAX computes with `precision`, for the current thread only."""
     if precision not in ("float64", "float32"):
         raise SettingError(f"precision={precision!r}: choose 'float64' or 'float32'.")
     with ExitStack() as more:
         for setting in (
             jax.enable_x64(precision == "float64"),
-            # What a user may have set, and this library is not written for.
+            # Undo settings of the user that this library does not support.
             jax.numpy_dtype_promotion("standard"),
             jax.disable_jit(False),
             jax.debug_nans(False),
@@ -33,7 +33,7 @@ def computing_in(precision: Precision) -> Iterator[None]:
         ):
             more.enter_context(setting)
         if precision == "float32":
-            # By default accelerators multiply such numbers to three digits.
+            # By default accelerators multiply float32 matrices to about three digits.
             more.enter_context(jax.default_matmul_precision("highest"))
         yield
 
@@ -50,7 +50,7 @@ def in_float64(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def top_level(function: Callable[P, T]) -> Callable[P, T]:
-    """Run a call in double precision, and refuse it in a function that JAX traces."""
+    """Run a call in double precision, and refuse to run it in a function that JAX traces."""
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -62,7 +62,7 @@ def top_level(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def require_no_trace(name: str) -> None:
-    """Refuse to run within a function that JAX traces."""
+    """Raise if called in a function that JAX traces."""
     if isinstance(jnp.zeros(()), Tracer):
         raise SettingError(
             f"{name} was called in a function that jax.jit, scan or another of JAX's "
@@ -71,7 +71,7 @@ def require_no_trace(name: str) -> None:
 
 
 def require_float64(what: str) -> None:
-    """Refuse to build `what` while JAX would silently compute it in single precision."""
+    """Raise if JAX would silently compute `what` in single precision."""
     if jnp.zeros(()).dtype != jnp.float64:
         raise PrecisionError(
             f"{what} needs double precision, but JAX's x64 mode is off, so arrays would be "

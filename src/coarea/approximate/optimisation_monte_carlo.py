@@ -96,7 +96,7 @@ class Fit(NamedTuple):
 
 
 class Fits(eqx.Module):
-    """The optimisation problems, one for each number."""
+    """Optimisation problems; a problem is identified by its number."""
 
     target: Softened
     directed: Directed

@@ -36,7 +36,7 @@ def accepted(
 ) -> "DataTree":
     """The accepted draws as one chain of ArviZ data, with weights unless all are equal."""
     weight = None if log_weight is None else normalised(log_weight)
-    size = distance.size if log_weight is None else effective_size(log_weight)
+    size = distance.size if log_weight is None else float(effective_size(log_weight))
     inputs = jax.vmap(target.inputs)(jnp.asarray(u)) if keep == "inputs" else None
     block = Block(latents, inputs, WeightedStats(distance, weight))
     about = {

@@ -1,5 +1,6 @@
 """Sequential ABC: a population of simulations with a tolerance that decreases in levels."""
 
+import functools
 import math
 import warnings
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from blackjax.smc.resampling import systematic
+from blackjax.smc.solver import dichotomy
 from jaxtyping import Array, Float, Int, Key
 
 from coarea.approximate.batches import batch_size, map_batches
@@ -23,6 +25,7 @@ from coarea.arguments import checked_count
 from coarea.errors import SamplingWarning, SettingError
 from coarea.keys import checked_seed, key_from_seed
 from coarea.precision import top_level
+from coarea.xla import jit_bounded
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -202,12 +205,12 @@ class _Population:
             raise nothing_accepted(np.inf, self._simulations, self._target)
         return map_batches(first.draw, found, self._batch)[0]
 
-    def descend(self, goal: float) -> str | None:
-        """Lower the tolerance to the goal; return None, or the reason for stopping early."""
+    def descend(self, smallest: float) -> str | None:
+        """Lower the tolerance to `smallest`; return None, or the reason for stopping early."""
         self.epsilon, last = np.inf, self._at
         try:
-            while not self.history or self.epsilon > goal:
-                epsilon, surviving = self._next_tolerance(self.epsilon, goal)
+            while not self.history or self.epsilon > smallest:
+                epsilon, surviving = self._next_tolerance(self.epsilon, smallest)
                 if epsilon >= self.epsilon and self.history:
                     return "no simulation is nearer to the data. More particles may find some."
                 rate = self._move(epsilon)
@@ -224,48 +227,25 @@ class _Population:
             return "it was interrupted."
         return None
 
-    def _log_weights(self, epsilon: float, last: float) -> np.ndarray:
-        now, before = (
-            np.asarray(self._target.at(jnp.asarray(e)).log_closeness(self._at.distance))
-            for e in (epsilon, last)
-        )
-        change = now - np.where(np.isneginf(before), 0.0, before)
-        if np.isinf(last):
-            # At the first level the prior draws are not yet weighted by the model's own factor.
-            change = change + self._at.log_likelihood
-        return np.where(np.isneginf(now) | np.isnan(change), -np.inf, change)
-
-    def _next_tolerance(self, last: float, goal: float) -> tuple[float, float]:
-        """Find the smallest tolerance, not below the goal, that enough particles survive; resample.
+    def _next_tolerance(self, last: float, smallest: float) -> tuple[float, float]:
+        """Resample for the least tolerance, not below `smallest`, that enough particles survive.
 
         It is found by bisection on the effective sample size of the weights. For the uniform kernel
         that is the number of particles within the tolerance.
         """
         distance = self._at.distance
-        wanted = _SURVIVAL * distance.size
-
-        def left(epsilon):
-            return effective_size(self._log_weights(epsilon, last))
-
-        if left(goal) >= wanted:
-            epsilon = goal
-        else:
-            low, high = goal, min(last, 100 * float(distance.max()) + goal)
-            for _ in range(100):
-                middle = math.sqrt(low * high)
-                low, high = (low, middle) if left(middle) >= wanted else (middle, high)
-                if high / low < 1 + 1e-9:
-                    break
-            epsilon = high
-            if self._target.kernel == "uniform" and epsilon > (1 - 1e-6) * last:
-                # Many distances are equal, as with count data, so that bisection excluded nobody.
-                # Exclude the farthest, even if fewer particles than wanted survive.
-                nearer = distance[distance < last]
-                epsilon = max(goal, float(nearer.max())) if nearer.size else last
-        log_weights = self._log_weights(epsilon, last)
-        weights = jnp.asarray(normalised(log_weights))
+        largest = min(last, 100 * float(distance.max()) + smallest)
+        weigh = functools.partial(_log_weights, self._target, self._at, jnp.asarray(last))
+        epsilon = float(_bisect(weigh, jnp.asarray(smallest), jnp.asarray(largest)))
+        if self._target.kernel == "uniform" and epsilon > (1 - 1e-6) * last:
+            # Many distances are equal, as with count data, so that bisection excluded none.
+            # Exclude the farthest, even if fewer particles than wanted survive.
+            nearer = distance[distance < last]
+            epsilon = max(smallest, float(nearer.max())) if nearer.size else last
+        log_weights = weigh(jnp.asarray(epsilon))
+        weights = jnp.asarray(normalised(np.asarray(log_weights)))
         chosen = systematic(next(self._keys), weights, distance.size)
-        surviving = effective_size(log_weights) / distance.size
+        surviving = float(effective_size(log_weights)) / distance.size
         self._at = jax.tree.map(lambda x: x[np.sort(np.asarray(chosen))], self._at)
         return epsilon, surviving
 
@@ -320,3 +300,25 @@ class _Population:
         columns = {name: ("level", rows[:, i]) for i, name in enumerate(Level._fields)}
         result["history"] = xr.DataTree(xr.Dataset(columns))
         return result
+
+
+def _log_weights(target: Softened, at: "Moved", last, epsilon) -> Float[Array, " particles"]:
+    """The weights of particles of the last tolerance for a smaller one."""
+    now, before = (target.at(e).log_closeness(jnp.asarray(at.distance)) for e in (epsilon, last))
+    change = now - jnp.where(jnp.isneginf(before), 0.0, before)
+    # At the first level the prior draws are not yet weighted by the model's own factor.
+    change = change + jnp.where(jnp.isinf(last), at.log_likelihood, 0.0)
+    return jnp.where(jnp.isneginf(now) | jnp.isnan(change), -jnp.inf, change)
+
+
+@jit_bounded
+def _bisect(weigh, smallest, largest):
+    """The least tolerance whose effective sample size is the wanted part of all particles."""
+
+    def spare(log_precision):
+        log_weights = weigh(jnp.exp(-log_precision))
+        return effective_size(log_weights) - _SURVIVAL * log_weights.size
+
+    found = dichotomy(spare, -jnp.log(largest), -jnp.log(smallest), eps=1e-9)
+    epsilon = jnp.where(jnp.isnan(found), largest, jnp.exp(-found))
+    return jnp.where(spare(-jnp.log(smallest)) >= 0, smallest, epsilon)

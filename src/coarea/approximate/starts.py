@@ -53,7 +53,7 @@ class Nearness(eqx.Module):
 
     @property
     def model(self) -> AbstractGenerator:
-        """What to draw from."""
+        """The model whose prior is drawn from."""
         return self.target.model
 
     def merit(self, u: Float[Array, " M"]) -> Float[Array, ""]:
@@ -87,7 +87,7 @@ class Candidates(Protocol):
 
     @property
     def model(self) -> AbstractGenerator:
-        """What to draw from."""
+        """The model whose prior is drawn from."""
         ...
 
     def merit(self, u: Float[Array, " M"]) -> Float[Array, ""]:

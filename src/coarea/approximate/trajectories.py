@@ -47,9 +47,9 @@ def hmc(
     """Hamiltonian Monte Carlo on all inputs, given data softened by a Gaussian kernel.
 
     A transition has `num_steps` leapfrog steps; a pair gives the range of a random number of steps.
-    By default warm-up adapts the step size and a diagonal mass. If `step_size` is given, it is
-    fixed and the mass is one. The data are softened by normal noise of standard deviation
-    `epsilon`.
+    By default warm-up adapts the step size and a diagonal mass matrix. If `step_size` is given, it
+    is fixed and the mass matrix is the identity. The data are softened by normal noise of standard
+    deviation `epsilon`.
 
     The method needs first derivatives, but not the second ones that `coarea.sample` needs. The
     density is concentrated in a shell of width ε around the manifold of inputs that reproduce the

@@ -4,7 +4,9 @@ from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 import numpy as np
+from blackjax.smc.ess import ess
 from blackjax.smc.resampling import systematic
+from jaxtyping import Array, ArrayLike, Float
 
 from coarea.arguments import check_draws, checked_count
 from coarea.errors import DataError
@@ -21,11 +23,10 @@ def normalised(log_weights: np.ndarray) -> np.ndarray:
     return weights / np.sum(weights)
 
 
-def effective_size(log_weights: np.ndarray) -> float:
-    """Kong's effective sample size: the equivalent number of equally weighted draws."""
-    if np.max(log_weights) == -np.inf:
-        return 0.0
-    return float(1 / np.sum(normalised(log_weights) ** 2))
+def effective_size(log_weights: Float[ArrayLike, " n"]) -> Float[Array, ""]:
+    """The number of equally weighted independent draws that are worth as much (Kong)."""
+    log_weights = jnp.asarray(log_weights)
+    return jnp.where(jnp.all(jnp.isneginf(log_weights)), 0.0, ess(log_weights))
 
 
 @top_level

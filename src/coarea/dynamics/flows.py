@@ -1,4 +1,4 @@
-"""Exact flows of the ambient space, which the projection then bends onto the manifold.
+"""Exact flows in the ambient space; the integrator projects their end points onto the manifold.
 
 A flow solves part of the Hamiltonian exactly; the kicks of the integrator solve the rest.
 """
@@ -14,19 +14,19 @@ from typing_extensions import override
 
 
 class AbstractFlow(eqx.Module):
-    """An exact flow for a time τ and its part in the constrained step."""
+    """An exact flow for a time τ, and what the constrained step needs from it."""
 
     @property
     @abstractmethod
     def max_flow_time(self) -> float:
-        """The time (just less than) in which the flow alone turns a position into a momentum.
+        """Just less than the time in which the flow turns a position into a momentum.
 
-        `momentum` is well defined below it, and a trajectory of this length has moved furthest.
+        `momentum` is well defined for shorter times. A trajectory of this length moves farthest.
         """
 
     @abstractmethod
     def bends(self, u: Float[Array, " M"]) -> Float[Array, " M"] | None:
-        """The elements that do not move straight on, the others zero. None if all do."""
+        """u with zeros for the elements that move straight; None if all elements do."""
 
     @abstractmethod
     def position(
@@ -36,19 +36,20 @@ class AbstractFlow(eqx.Module):
         p: Float[Array, " M"],
         tau: Float[Array, ""],
     ) -> Float[Array, " M"]:
-        """Where the flow leads from (u, p), up to a multiple of the weighted rows of J at u.
+        """The end point of the flow from (u, p), up to a combination of the weighted rows of J.
 
-        The projection moves along those, so any multiple has the same projection: the best is the
-        one that lies nearest to the manifold. `tangential` is what of `bends(u)` is tangent to it.
+        The projection moves along the weighted rows of J at u, so that adding them does not change
+        the projected point. The best choice is the one nearest to the manifold. `tangential` is the
+        part of `bends(u)` that is tangent to the manifold.
         """
 
     @abstractmethod
     def weights(self, tau: Float[Array, ""]) -> Float[Array, " M"] | float:
-        """How far a unit of momentum carries each element, relative to one another.
+        """The displacement of each element per unit of momentum, up to a common factor.
 
-        The constraint acts on the momentum, along the rows of J, and the flow carries that on to
-        the position. Were the position corrected along the rows themselves where elements follow
-        different flows, the way back would be another one.
+        The constraint changes the momentum along the rows of J, and the flow carries this change to
+        the position. If elements follow different flows, correcting the position along the
+        unweighted rows would make the step irreversible.
         """
 
     @abstractmethod
@@ -59,11 +60,11 @@ class AbstractFlow(eqx.Module):
 
     @abstractmethod
     def force(self, u: Float[Array, " M"], gradient: Float[Array, " M"]) -> Float[Array, " M"]:
-        """What the kicks must add: the log density's gradient, less what the flow accounts for."""
+        """The force of the kicks: the log density's gradient, less the part in the flow."""
 
 
 class Straight(AbstractFlow):
-    """Uniform motion, the flow of ½|p|²: right for any density."""
+    """Uniform motion, the flow of ½|p|², which is valid for any density."""
 
     @property
     @override
@@ -92,9 +93,9 @@ class Straight(AbstractFlow):
 
 
 class Rotation(AbstractFlow):
-    """Rotation, the flow of ½|u|² + ½|p|²: for inputs that are standard normal.
+    """Rotation, the flow of ½|u|² + ½|p|², for inputs that are standard normal.
 
-    Those that `normals` leaves out move straight on.
+    If `normals` marks the normal inputs, the others move straight.
     """
 
     normals: Bool[np.ndarray, " M"] | None = None
@@ -110,8 +111,8 @@ class Rotation(AbstractFlow):
 
     @override
     def position(self, u, tangential, p, tau):
-        # cos τ u + sin τ p, with the component of u along the rows of J left alone: rotating it
-        # too would leave the manifold by |u| τ²/2 before the projection begins.
+        # cos τ u + sin τ p, but the component of u along the rows of J is not rotated. Rotating it
+        # would move the point off the manifold by |u| τ²/2 before the projection begins.
         assert tangential is not None
         if self.normals is not None:
             turned = self.bends(u)

@@ -69,12 +69,18 @@ def from_numpyro(
     observed: Mapping[str, Any],
     args: tuple,
     kwargs: Mapping[str, Any],
-    lift: Iterable[str] | None,
+    noise_inputs: Iterable[str] | None,
 ) -> tuple[NumPyroGenerator, dict[str, Any]]:
     """The model as a generator, and the data of its exactly observed outputs."""
-    if not (lift is None or isinstance(lift, Iterable)):
-        raise ModelError(f"lift={lift!r}: give the names of observed sites, such as ['y'].")
-    wanted = None if lift is None else frozenset([lift] if isinstance(lift, str) else lift)
+    if not (noise_inputs is None or isinstance(noise_inputs, Iterable)):
+        raise ModelError(
+            f"noise_inputs={noise_inputs!r}: give the names of observed sites, such as ['y']."
+        )
+    wanted = (
+        None
+        if noise_inputs is None
+        else frozenset([noise_inputs] if isinstance(noise_inputs, str) else noise_inputs)
+    )
     args, kwargs = _copied((args, dict(kwargs)))
     held = functools.partial(model, *args, **kwargs)
     data = {name: real_values(name, given) for name, given in observed.items()}
@@ -90,7 +96,7 @@ def from_numpyro(
     if not inputs:
         raise ModelError("the model has no continuous latent site: there is nothing to infer.")
     exact = {name: data[name] for name in observed if name not in first.sample_sites}
-    for name in first.lifted:
+    for name in first.with_noise_input:
         exact[name] = np.ma.masked_array(seen[name].data, mask=~np.asarray(seen[name].counts))
     if not exact:
         raise DataError(
@@ -101,14 +107,14 @@ def from_numpyro(
     likelihoods = {
         name: np.asarray(found.data)
         for name, found in seen.items()
-        if name not in first.lifted and np.size(found.data)
+        if name not in first.with_noise_input and np.size(found.data)
     }
     run, prior = _frozen(
         held,
         Inputs(inputs),
         given,
         {name: x for name, x in present.items() if name in given},
-        frozenset(first.lifted),
+        frozenset(first.with_noise_input),
     )
     return NumPyroGenerator(
         inputs=Inputs(inputs),
@@ -128,11 +134,11 @@ def _copied(tree: Any) -> Any:
     return jax.tree.map(lambda x: np.array(x) if isinstance(x, np.ndarray) else x, tree)
 
 
-def _frozen(held, inputs: Inputs, data, present, lifted) -> tuple[Traced, Traced]:
+def _frozen(held, inputs: Inputs, data, present, with_noise_input) -> tuple[Traced, Traced]:
     """The model at given values, and draws from its prior, as traced functions."""
 
     def interpreted(data, present, source):
-        found = Interpreter(held, data, present, lifted, source).run()
+        found = Interpreter(held, data, present, with_noise_input, source).run()
         if set(found.shapes) != set(inputs.names):
             raise ModelError(
                 "the model's sites change from one call to the next: "
@@ -212,7 +218,7 @@ def _check_names(first: "Interpreter", observed: Mapping[str, Any], wanted) -> N
                 "quantity that is computed becomes a site by numpyro.deterministic(name, value)."
             )
     for name in wanted or ():
-        if name not in first.lifted:
+        if name not in first.with_noise_input:
             kind = "an observed sample site" if name in sites else "a site of the model"
-            why = first.not_lifted.get(name, f"it is not {kind}")
-            raise ModelError(f"lift names {name!r}, but {why}.")
+            why = first.without_noise_input.get(name, f"it is not {kind}")
+            raise ModelError(f"noise_inputs names {name!r}, but {why}.")

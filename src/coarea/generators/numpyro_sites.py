@@ -55,11 +55,22 @@ class Interpreter(Messenger):
     """
 
     def __init__(
-        self, model: Callable, data, present, lifted, source: Callable, checks: bool = False
+        self,
+        model: Callable,
+        data,
+        present,
+        with_noise_input,
+        source: Callable,
+        checks: bool = False,
     ):
         super().__init__(model)
         self._checks = checks
-        self._data, self._present, self._wanted, self._source = data, present, lifted, source
+        self._data, self._present, self._wanted, self._source = (
+            data,
+            present,
+            with_noise_input,
+            source,
+        )
         self.outputs: dict[str, Array] = {}
         self.log_terms: list[Array] = []
         self.coordinates: dict[str, Array] = {}
@@ -69,8 +80,8 @@ class Interpreter(Messenger):
         self.invalid: dict[str, str] = {}
         self.sample_sites: list[str] = []
         self.deterministics: list[str] = []
-        self.lifted: list[str] = []
-        self.not_lifted: dict[str, str] = {}
+        self.with_noise_input: list[str] = []
+        self.without_noise_input: dict[str, str] = {}
 
     def run(self) -> "Interpreter":
         """Run the model, which fills the attributes above."""
@@ -167,8 +178,8 @@ class Interpreter(Messenger):
         counts = jnp.broadcast_to(_with_events(mask, fn), shape) & present
         can_occur = jnp.broadcast_to(_with_events(fn.support(data), fn), shape)
         self.seen[name] = SiteData(data, counts, can_occur | ~counts | jnp.isnan(data))
-        if self._is_lifted(msg, fn):
-            self.lifted.append(name)
+        if self._gets_noise_input(msg, fn):
+            self.with_noise_input.append(name)
             self.outputs[name] = from_normal(fn, self._take(name, fn, shape, is_normal=True))
             # Later sites get the data rather than the computed value, so that their constraints do
             # not depend on the noise of this site.
@@ -189,12 +200,16 @@ class Interpreter(Messenger):
         msg["value"] = data
         self.log_terms.append(_weighted(msg, mask, log_prob))
 
-    def _is_lifted(self, msg, fn) -> bool:
+    def _gets_noise_input(self, msg, fn) -> bool:
         name = msg["name"]
         if not has_normal_map(fn):
-            self.not_lifted[name] = f"{kind_of(fn)} has no map from normals: it stays a likelihood"
+            self.without_noise_input[name] = (
+                f"{kind_of(fn)} has no map from normals: it stays a likelihood"
+            )
         elif msg["scale"] is not None:
-            self.not_lifted[name] = "its likelihood is scaled, which no draw of noise can be"
+            self.without_noise_input[name] = (
+                "its likelihood is scaled, which no draw of noise can be"
+            )
         elif self._wanted is None or name in self._wanted:
             return True
         return False

@@ -1,9 +1,9 @@
 """Move a point onto the manifold by Gauss–Newton, adding constraints progressively.
 
-A simulator that steps through time may overflow for most prior draws. Its last outputs then give no
-information about where to move, but its first outputs do. Constraints are therefore sorted by the
-number of inputs that they depend on, which is the order of time for such a simulator. All of them
-are tried first. After a failure half as many are tried; after a success more are added.
+A simulator that steps through time may overflow for most prior draws. All outputs together then
+give no information about where to move, but the first outputs alone do. Constraints are therefore
+sorted by the number of inputs that they depend on, which is the order of time for such a simulator.
+All of them are tried first. After a failure half as many are tried; after a success more are added.
 
 Each step is the smallest change of the inputs that meets the linearised constraints. The point
 found is therefore near the prior draw that the search started from.
@@ -50,7 +50,7 @@ def improve(
 
 
 class _Attempt(NamedTuple):
-    """The state of a Gauss–Newton iteration: `error` is the largest, `step` the last full step."""
+    """The state of a Gauss–Newton iteration; `error` is max|c|, `step` the last full step size."""
 
     u: Float[Array, " M"]
     error: Float[Array, ""]
@@ -98,22 +98,27 @@ def _approach_at_once(target, u, tolerance) -> Start:
         c = target.residual(u)
         return jnp.max(jnp.where(jnp.isnan(c), jnp.inf, jnp.abs(c)))
 
-    def unfinished(at: _Attempt):
-        met = tolerance.is_met(target, at.u, at.error, at.step)
-        return ~met & (at.iterations < _MAX_LINEARISATIONS) & ~at.stuck
+    def full_step(u):
+        return target.linearise(u).pseudo_inverse(target.residual(u))
 
-    def gauss_newton(at: _Attempt):
-        full = target.linearise(at.u).pseudo_inverse(target.residual(at.u))
-        return _searched_along(target, at, full, error, tolerance)
-
-    far = jnp.asarray(jnp.inf, u.dtype)
-    end = jax.lax.while_loop(
-        unfinished,
-        gauss_newton,
-        _Attempt(u, error(u), far, jnp.asarray(0), jnp.asarray(False)),
-    )
+    end = _gauss_newton(target, u, error, full_step, tolerance, _MAX_LINEARISATIONS)
     met = tolerance.is_met(target, end.u, end.error, end.step)
     return _judged(target, end.u, end.error / target.scales.residual, met, tolerance)
+
+
+def _gauss_newton(target, u, error, full_step, tolerance, most) -> _Attempt:
+    """Subtract the best part of `full_step(u)` until `error(u)` is small, at most `most` times."""
+
+    def unfinished(at: _Attempt):
+        met = tolerance.is_met(target, at.u, at.error, at.step)
+        return ~met & (at.iterations < most) & ~at.stuck
+
+    def step(at: _Attempt):
+        return _searched_along(target, at, full_step(at.u), error, tolerance)
+
+    far = jnp.asarray(jnp.inf, u.dtype)
+    begin = _Attempt(u, error(u), far, jnp.asarray(0), jnp.asarray(False))
+    return jax.lax.while_loop(unfinished, step, begin)
 
 
 def _judged(target, u, error, met, tolerance) -> Start:
@@ -153,21 +158,11 @@ def _approach_progressively(target, u, tolerance) -> Start:
         c = jnp.where(wanted, target.residual(u), 0.0)
         return jnp.max(jnp.where(jnp.isnan(c), jnp.inf, jnp.abs(c)))
 
-    def attempt(u, wanted, most) -> _Attempt:
-        def unfinished(at: _Attempt):
-            met = tolerance.is_met(target, at.u, at.error, at.step)
-            return ~met & (at.iterations < most) & ~at.stuck
-
-        def gauss_newton(at: _Attempt):
-            J = jnp.where(wanted[:, None], jacobian(at.u), 0.0)
-            c = jnp.where(wanted, target.residual(at.u), 0.0)
-            gram = J @ J.T + jnp.diag(jnp.where(wanted, 0.0, 1.0))
-            full = J.T @ cho_solve((jnp.linalg.cholesky(gram), True), c)
-            return _searched_along(target, at, full, lambda u: error(u, wanted), tolerance)
-
-        far = jnp.asarray(jnp.inf, u.dtype)
-        start = _Attempt(u, error(u, wanted), far, jnp.asarray(0), jnp.asarray(False))
-        return jax.lax.while_loop(unfinished, gauss_newton, start)
+    def full_step(u, wanted):
+        J = jnp.where(wanted[:, None], jacobian(u), 0.0)
+        c = jnp.where(wanted, target.residual(u), 0.0)
+        gram = J @ J.T + jnp.diag(jnp.where(wanted, 0.0, 1.0))
+        return J.T @ cho_solve((jnp.linalg.cholesky(gram), True), c)
 
     def unfinished(at: _Progress):
         return (at.met < N) & ~at.stuck & (at.linearisations < _MAX_LINEARISATIONS)
@@ -175,7 +170,15 @@ def _approach_progressively(target, u, tolerance) -> Start:
     def extend(at: _Progress):
         aim = jnp.minimum(at.met + at.more, N)
         most = jnp.where(at.more == 1, _MAX_ITERATIONS_FOR_ONE, _MAX_ITERATIONS)
-        tried = attempt(at.u, rank < aim, most)
+        wanted = rank < aim
+        tried = _gauss_newton(
+            target,
+            at.u,
+            lambda u: error(u, wanted),
+            lambda u: full_step(u, wanted),
+            tolerance,
+            most,
+        )
         success = tolerance.is_met(target, tried.u, tried.error, tried.step)
         return _Progress(
             jnp.where(success, tried.u, at.u),

@@ -44,9 +44,9 @@ class ConstrainedState(NamedTuple):
 class ConstrainedNUTS(MCMCKernel):
     """Draws from a NumPyro model given exact values of any of its sites, under NumPyro's driver.
 
-    `observed`, `lift` and `structure` are those of `coarea.condition`; the model's arguments are
-    those of `MCMC.run`. Another of coarea's kernels may be given as `kernel`. Exactness needs
-    double precision, which here the caller switches on.
+    `observed`, `noise_inputs` and `structure` are those of `coarea.condition`. The arguments of the
+    model are those of `MCMC.run`. Another of coarea's kernels may be given as `kernel`. Exactness
+    needs double precision, which the caller switches on.
 
     >>> import coarea as co, jax, numpyro, numpyro.distributions as dist
     >>> def model():
@@ -68,7 +68,7 @@ class ConstrainedNUTS(MCMCKernel):
         model: Callable,
         observed: Mapping[str, Any] | None = None,
         *,
-        lift: Iterable[str] | None = None,
+        noise_inputs: Iterable[str] | None = None,
         structure: StructureName = "auto",
         kernel: AbstractKernel = NUTS(),
     ):
@@ -79,7 +79,7 @@ class ConstrainedNUTS(MCMCKernel):
             )
         if not isinstance(kernel, AbstractKernel):
             raise SettingError(f"kernel={kernel!r}: give a kernel such as coarea.NUTS().")
-        self._model, self._observed, self._lift = model, observed, lift
+        self._model, self._observed, self._noise_inputs = model, observed, noise_inputs
         self._structure: StructureName = structure
         self._kernel = kernel
         self._stepper: Stepper | None = None
@@ -121,7 +121,7 @@ class ConstrainedNUTS(MCMCKernel):
                 self._observed,
                 args=args,
                 kwargs=kwargs,
-                lift=self._lift,
+                noise_inputs=self._noise_inputs,
                 structure=self._structure,
             )
             self._stepper = stepper_for(target, self._kernel, num_warmup)

@@ -1,1 +1,1 @@
-"""How a constraint's Jacobian is laid out and factored, and which layout fits a model."""
+"""Structures of a constraint's Jacobian: layout, factorisation, and the choice for a model."""

@@ -1,7 +1,8 @@
-"""The markov shape: rows in blocks, each of which sees its own local inputs and the block before's.
+"""The markov structure: a block of rows depends on its own and the previous block's local inputs.
 
-B is block lower bidiagonal, BBᵀ block tridiagonal, and so its Cholesky factor C has blocks C_k on
-the diagonal and L_k below it: T (d³ + d L²) a step, d the rows of a block.
+B is block lower bidiagonal and BBᵀ is block tridiagonal. The Cholesky factor C of BBᵀ therefore has
+blocks C_k on the diagonal and L_k below it. A step costs T (d³ + d L²), where d is the number of
+rows of a block.
 """
 
 import equinox as eqx
@@ -16,9 +17,10 @@ from coarea.jacobians.split import AbstractLocal, AbstractSplit
 
 
 class Bidiagonal(eqx.Module):
-    """B: block k sees all of its own local inputs by D, and the last of the block before's by E.
+    """B as blocks: D acts on a block's own local inputs, E on those of the previous block.
 
-    A row that is `fill`, for a missing value, has zeros in both and stands for itself alone.
+    E acts only on the last local inputs of the previous block. A row with `fill`, for a missing
+    value, is padding: it has zeros in D and E, and a one on the diagonal of BBᵀ.
     """
 
     D: Float[Array, "K r w"]
@@ -27,11 +29,11 @@ class Bidiagonal(eqx.Module):
 
     @property
     def X(self) -> Float[Array, "K r d"]:
-        """What D says of those inputs that the next block sees too."""
+        """The columns of D for the inputs that the next block depends on too."""
         return self.D[..., -self.E.shape[-1] :]
 
     def product(self, previous: "Bidiagonal"):
-        """The blocks of B Bₒᵀ: on the diagonal, below and above it (none before the first)."""
+        """The blocks of B Bₒᵀ: on the diagonal, below it (none for the first block) and above."""
         diagonal = _outer(self.D, previous.D) + _outer(self.E, previous.E) + _diag(self.fill)
         below = _outer(self.E[1:], previous.X[:-1])
         above = _outer(self.X[:-1], previous.E[1:])
@@ -115,7 +117,7 @@ class BidiagonalFactor(AbstractLocal):
         return self.apply_transpose(self.solve_transpose(r[None])[0])
 
     def solve_product(self, previous, b):
-        """Elimination from the first block to the last, and back."""
+        """Block elimination from the first block to the last, then back substitution."""
         r = self.C.shape[1]
 
         def sequential(diagonal, below, above, b):
@@ -137,8 +139,8 @@ class BidiagonalFactor(AbstractLocal):
             return jax.lax.scan(back, jnp.zeros_like(b[0]), solved, reverse=True)[1]
 
         def parallel(diagonal, below, above, b):
-            # In units in which the blocks on the diagonal would be one if B were Bₒ, uncoupled:
-            # what recurs would otherwise be lost among much larger numbers.
+            # Scale so that the diagonal blocks would be the identity for B = Bₒ and uncoupled
+            # blocks. Otherwise the recurrence loses its digits among much larger numbers.
             unit = self._inverse_of_C()
             along = small.transpose(unit)
             below = _after_none(unit[1:] @ below @ along[:-1])
@@ -159,10 +161,11 @@ class BidiagonalFactor(AbstractLocal):
         return jnp.diagonal(self.C, axis1=1, axis2=2).ravel()
 
     def inverse(self):
-        """The blocks of (BBᵀ)⁻¹ on the diagonal and above it (none after the last)."""
+        """The blocks of (BBᵀ)⁻¹ on the diagonal, and above it (none for the last block)."""
         inverse = self._inverse_of_C()
         own = small.transpose(inverse) @ inverse
-        # G_{k+1,k} S_k⁻¹, where S_k is what is left of block k once those before are eliminated.
+        # G_{k+1,k} S_k⁻¹, where S_k is the Schur complement of block k after elimination of the
+        # previous blocks.
         factor = self.L[1:] @ inverse[:-1]
         factor = _before_none(factor)
 
@@ -190,9 +193,10 @@ class BidiagonalFactor(AbstractLocal):
 
 
 class BlockBidiagonal(AbstractSplit[BidiagonalFactor]):
-    """What is linearised offers its own blocks: `constraint.blocks(u)` = (Vᵀ, B).
+    """The markov structure; the constraint computes its own blocks.
 
-    And ⟨X, J(u)⟩ = `constraint.inner_product(u, *X)` for an X in the layout of (V, B).
+    `constraint.blocks(u)` is (Vᵀ, B), and `constraint.inner_product(u, *X)` is ⟨X, J(u)⟩ for an X
+    in the layout of (V, B).
     """
 
     shared_inputs: Indices = eqx.field(static=True)
@@ -212,10 +216,10 @@ class BlockBidiagonal(AbstractSplit[BidiagonalFactor]):
     @property
     @override
     def hints(self):
-        """Loops over blocks, and those of solvers, run as long as the slowest chain needs.
+        """Chains are not vectorised on a CPU: loops would run as long as the slowest chain needs.
 
-        More than one geodesic step pays only where the gradient costs more than the rest of a step
-        and the manifold curves more than the density: measured on simulators.
+        More than one geodesic step pays only if the gradient costs more than the rest of a step and
+        the manifold curves more than the density. This was measured on simulators.
         """
         return super().hints._replace(latency_bound=True, vmap_width=1, geodesic_steps=2)
 
@@ -224,10 +228,11 @@ class BlockBidiagonal(AbstractSplit[BidiagonalFactor]):
         return constraint.blocks(u)
 
     def linearise_and_differentiate(self, constraint, u):
-        """⟨X, J(u)⟩ for a fixed X is a sum of directional derivatives, one for each row.
+        """The linearisation, and the gradient of ½ log |J Jᵀ| as that of ⟨X, J(u)⟩ for a fixed X.
 
-        Its gradient is therefore reverse over forward mode, where pulling X back through `blocks`
-        would be reverse over reverse, at twice the time.
+        ⟨X, J(u)⟩ is a sum of directional derivatives, one for each row, so that its gradient is
+        reverse over forward mode. Pulling X back through `blocks` would be reverse over reverse
+        mode, which takes twice the time.
         """
         linearisation = self.linearise(constraint, u)
         fixed = self._cotangent(linearisation)
@@ -259,7 +264,7 @@ class BlockBidiagonal(AbstractSplit[BidiagonalFactor]):
         return BidiagonalFactor(B, C, L)
 
     def local_cotangent(self, local, W, Y, X):
-        """(JJᵀ)⁻¹B = ((BBᵀ)⁻¹ − Xᵀ Y) B, of which only the blocks next to B's own meet it."""
+        """(JJᵀ)⁻¹B = ((BBᵀ)⁻¹ − Xᵀ Y) B, computed only where B has nonzero blocks."""
         B = local.B
         K, r, _ = B.D.shape
         X, Y = X.T.reshape(K, r, -1), Y.T.reshape(K, r, -1)
@@ -274,12 +279,12 @@ class BlockBidiagonal(AbstractSplit[BidiagonalFactor]):
 
 
 def _after_none(blocks: Float[Array, "K r s"]) -> Float[Array, "K+1 r s"]:
-    """With a block of zeros before the first."""
+    """Prepend a block of zeros."""
     return jnp.concatenate([jnp.zeros_like(blocks[:1]), blocks])
 
 
 def _before_none(blocks: Float[Array, "K r s"]) -> Float[Array, "K+1 r s"]:
-    """With a block of zeros after the last."""
+    """Append a block of zeros."""
     return jnp.concatenate([blocks, jnp.zeros_like(blocks[:1])])
 
 

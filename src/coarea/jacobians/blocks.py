@@ -1,7 +1,7 @@
-"""The blocks shape: groups of constraints with local inputs of their own. Σ r³ + N L² a step.
+"""The blocks structure: groups of constraints with separate local inputs; Σ r³ + N L² a step.
 
-All blocks have r rows and w ≥ r local inputs; where some have fewer, they are filled up. A row that
-fills up is met whatever the inputs are, and an input that fills up moves nothing.
+All blocks have r rows and w ≥ r local inputs; smaller blocks are padded. A padded row is satisfied
+for all inputs, and a padded input has no effect.
 """
 
 import equinox as eqx
@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from coarea.jacobians.indices import Indices
 from coarea.jacobians.linalg import small
-from coarea.jacobians.split import AbstractLocal, AbstractUncoupled, pushed_forward, units
+from coarea.jacobians.split import AbstractLocal, AbstractUncoupled, pushed_forward, unit_vectors
 
 
 class BlockDiagonal(AbstractLocal):
@@ -28,7 +28,7 @@ class BlockDiagonal(AbstractLocal):
 
     @property
     def is_square(self):
-        """Among blocks that are filled up to squares there may be wide ones."""
+        """Whether all blocks are square; padding may hide that some are wide."""
         return self.num_inputs == self.num_constraints
 
     @override
@@ -67,7 +67,7 @@ class BlockDiagonal(AbstractLocal):
 
     @property
     def fill(self):
-        """Ones on the diagonal of the rows that only fill up."""
+        """Ones on the diagonal for padded rows, zeros elsewhere."""
         is_pad = jnp.asarray(self.rows.is_pad.reshape(self.rows.shape), self.B.dtype)
         return is_pad[..., None] * jnp.eye(self.B.shape[1], dtype=self.B.dtype)[None]
 
@@ -80,7 +80,7 @@ class BlockDiagonal(AbstractLocal):
 
 
 class Blocks(AbstractUncoupled[BlockDiagonal]):
-    """Row k of `rows` and of `local_inputs` belongs to block k."""
+    """The blocks structure; row k of `rows` and of `local_inputs` belongs to block k."""
 
     shared_inputs: Indices = eqx.field(static=True)
     local_inputs: Indices = eqx.field(static=True)
@@ -98,15 +98,15 @@ class Blocks(AbstractUncoupled[BlockDiagonal]):
         return super().has_small_factors and self.rows.shape[1] <= small.LARGEST
 
     def pieces(self, constraint, u):
-        """Tangents for the shared inputs; for blocks, of either side the shorter one."""
+        """Tangents for shared inputs; tangents or cotangents for blocks, whichever cost less."""
         r, w = self.rows.shape[1], self.local_inputs.shape[1]
         L = len(self.shared_inputs)
         if w <= 2 * r:
             local = np.stack([Indices(self.columns[:, j]).mark(u.size) for j in range(w)])
-            seeds = jnp.concatenate([units(self.shared_inputs, u), local.astype(u.dtype)])
+            seeds = jnp.concatenate([unit_vectors(self.shared_inputs, u), local.astype(u.dtype)])
             derivatives = pushed_forward(constraint, u, seeds)
             return derivatives[:L], self.rows.take(derivatives[L:].T)
-        V = pushed_forward(constraint, u, units(self.shared_inputs, u))
+        V = pushed_forward(constraint, u, unit_vectors(self.shared_inputs, u))
         _, pull_back = jax.vjp(constraint, u)
         seeds = [Indices(self.lines[:, i]).mark(self.num_constraints) for i in range(r)]
         gradients = jax.vmap(lambda seed: pull_back(seed)[0])(np.stack(seeds).astype(u.dtype))
@@ -116,7 +116,7 @@ class Blocks(AbstractUncoupled[BlockDiagonal]):
     @override
     def local_pieces(self, constraint, n):
         value, push = jax.linearize(constraint, n)
-        # The first local input of all blocks moves, then the second, …
+        # Seed j moves local input j of all blocks at once.
         seeds = jnp.tile(jnp.eye(self.local_inputs.shape[1], dtype=n.dtype), len(self.local_inputs))
         return value, self.rows.take(jax.vmap(push)(seeds).T)
 
@@ -137,7 +137,7 @@ class Blocks(AbstractUncoupled[BlockDiagonal]):
         if not self.rows.is_pad.any():
             C, Q = small.lq(B)
         else:
-            # A unit vector of its own for each row that fills up, dropped from Q again.
+            # Each padded row gets an extra unit vector, which is dropped from Q afterwards.
             C, Q = small.lq(jnp.concatenate([B, made.fill], axis=-1))
             Q = Q[..., : B.shape[-1]]
         return BlockDiagonal(B, C, Q, *facts)

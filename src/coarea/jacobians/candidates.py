@@ -1,4 +1,4 @@
-"""The structures that a pattern of zeros allows, with the cost of a step for each."""
+"""The structures that fit a sparsity pattern, with the cost of a step for each."""
 
 import collections
 import itertools
@@ -14,16 +14,16 @@ from coarea.jacobians.indices import PAD, Indices
 from coarea.jacobians.structure import AbstractStructure
 from coarea.jacobians.triangular import Triangular
 
-# Beyond this many nonzero elements the order of a triangle is not looked for.
+# No triangular order is searched for if there are more nonzero elements than this.
 _MOST_NONZEROS = 2_000_000
 
 
-# Of so many named inputs all combinations are tried for noise.
+# All combinations of up to this many named inputs are tried as noise.
 _MOST_NAMES = 12
 
 
 class Candidate(NamedTuple):
-    """A structure, about how many operations a step costs, and a description."""
+    """A structure, its approximate cost in operations per step, and a description."""
 
     structure: AbstractStructure
     cost: float
@@ -31,9 +31,10 @@ class Candidate(NamedTuple):
 
 
 def square_splits(pattern: Any, groups: np.ndarray) -> Iterator[Candidate]:
-    """Those in which as many local inputs as constraints couple with nothing else.
+    """Candidates with as many local inputs as constraints, which a chart needs.
 
-    Noise are some of the named inputs, and rather those that few constraints see.
+    The local inputs are the noise, and are all elements of some of the named inputs. Combinations
+    of inputs that few constraints depend on come first.
     """
     by_column = pattern.tocsc()
     counts = np.diff(by_column.indptr)
@@ -52,20 +53,21 @@ def square_splits(pattern: Any, groups: np.ndarray) -> Iterator[Candidate]:
 
 
 def dense_candidate(N: int, M: int) -> Candidate:
-    """No structure: right for anything."""
+    """The dense structure, which fits every pattern."""
     cost = float(N) ** 2 * M
     words = f"dense: {N} constraints on {M} inputs; a step costs about N²M = {cost:.0e} operations."
     return Candidate(Dense(N, M), cost, words)
 
 
 def all_candidates(pattern: Any, groups: np.ndarray) -> Iterator[Candidate]:
-    """All structures with zeros that the pattern allows."""
+    """All candidates other than dense that the pattern allows."""
     N: int = pattern.shape[0]
     by_column = pattern.tocsc()
     counts = np.diff(by_column.indptr)
     width = np.bincount(groups, weights=counts) / np.bincount(groups)
     used = np.flatnonzero(counts)
-    # The most widely shared first: by the named input's mean, then by the element's own count.
+    # Sort by the number of dependent constraints, largest first: by the mean over the named input,
+    # then by the element's own count.
     order = used[np.lexsort((-counts[used], -width[groups[used]]))]
     tried = set()
     for threshold in sorted(set(width[groups[used]])) + [2**k for k in range(N.bit_length())]:
@@ -79,7 +81,7 @@ def all_candidates(pattern: Any, groups: np.ndarray) -> Iterator[Candidate]:
 
 
 def _blocks(by_column, shared: np.ndarray, used: np.ndarray) -> Iterator[Candidate]:
-    """Groups of rows that no local input connects."""
+    """Candidates whose rows form groups that no local input connects."""
     N, L = by_column.shape[0], len(shared)
     local = np.setdiff1d(used, shared)
     if 0 < L < N and len(local) >= N:
@@ -94,7 +96,7 @@ def _split(
     N, L = by_column.shape[0], len(shared)
     B = by_column[:, local].tocsr()
     if np.any(maximum_bipartite_matching(B, perm_type="column") < 0):
-        return  # some rows could not be met by local inputs alone
+        return  # local inputs alone cannot satisfy some rows
     K, labels = connected_components(_bipartite(B), directed=False)
     rows, inputs = labels[:N], labels[N:]
     r, w = np.bincount(rows, minlength=K).max(), np.bincount(inputs, minlength=K).max()
@@ -134,7 +136,7 @@ def _bipartite(B: Any) -> Any:
 
 
 def _grouped(members: np.ndarray, labels: np.ndarray, num_groups: int, longest: int) -> Indices:
-    """The members of each group as a row, filled up."""
+    """A padded table whose rows are the members of each group."""
     table = np.full((num_groups, longest), PAD)
     order = np.argsort(labels, kind="stable")
     labels = labels[order]
@@ -144,12 +146,13 @@ def _grouped(members: np.ndarray, labels: np.ndarray, num_groups: int, longest: 
 
 
 def _triangle(by_row: Any, by_column: Any, order: np.ndarray) -> Iterator[Candidate]:
-    """Rows in an order in which each sees one local input that none before it saw.
+    """A candidate whose rows are ordered so that each depends on one new local input.
 
-    While no row has just one left, the most widely shared of those left is called shared.
+    If no row has exactly one unassigned local input, the unassigned input that most constraints
+    depend on becomes a shared input.
     """
     N, M = by_row.shape
-    left = np.diff(by_row.indptr)  # local inputs of each row that have no row yet
+    left = np.diff(by_row.indptr)  # number of unassigned local inputs of each row
     is_left = np.zeros(M, dtype=bool)
     is_left[order] = True
     candidates = iter(order)
@@ -173,7 +176,7 @@ def _triangle(by_row: Any, by_column: Any, order: np.ndarray) -> Iterator[Candid
             continue
         row = ready.popleft()
         if left[row] != 1:
-            return  # two rows for one input
+            return  # two rows need the same local input
         columns = by_row.indices[by_row.indptr[row] : by_row.indptr[row + 1]]
         column = columns[is_left[columns]][0]
         rows.append(row)

@@ -1,7 +1,8 @@
-"""The choice of a structure: the cheapest that the Jacobian's pattern of zeros allows.
+"""Choose a structure: the cheapest one that the sparsity pattern of the Jacobian allows.
 
-The pattern is read off the traced function and so holds at every point. It does not prove that
-the local part B has full rank: that is checked at draws from the prior. Dense is always right.
+The pattern is read off the traced function, so it holds at every point. It does not prove that the
+local part B has full rank; that is checked at draws from the prior. The dense structure is always
+valid.
 """
 
 from typing import Literal
@@ -23,11 +24,11 @@ from coarea.xla import jit_fast_compile
 
 StructureName = Literal["auto", "dense", "elementwise", "triangular", "blocks", "markov", "chart"]
 
-# A structure is preferred to the dense one below this fraction of its cost.
+# A structure is chosen only if its cost is below this fraction of the dense cost.
 _WORTH = 0.7
-# B counts as singular where a pivot is this much smaller than the median.
+# B counts as singular if a pivot is smaller than the median pivot by this factor.
 _VANISHING = 1e-6
-# Noise enters as a summand if the deviation from an affine function is at most this.
+# Noise counts as a summand if the relative deviation from an affine function is below this.
 _AFFINE = 1e-9
 
 
@@ -38,10 +39,10 @@ def choose_structure(
     num_constraints: int,
     groups: np.ndarray,
 ) -> Candidate:
-    """The structure that is wanted; for "auto" the cheapest that fits.
+    """The structure named `wanted`; for "auto", the cheapest one that fits.
 
-    `draws` are from the prior. `groups` numbers the named input that each element belongs to: of
-    elements with equal patterns, those of an input that is seen more widely are shared first.
+    `draws` are from the prior. `groups` holds the number of the named input of each element.
+    Elements of inputs that more constraints depend on are made shared inputs first.
     """
     N, M = num_constraints, draws.shape[1]
     dense = dense_candidate(N, M)
@@ -56,7 +57,7 @@ def choose_structure(
         if (why := reader_is_missing()) is not None:
             raise ImportError(why)
         pattern = read_pattern(residual, draws[0])
-    except Exception as error:  # asdex raises many kinds
+    except Exception as error:  # asdex raises many types
         if wanted != "auto":
             raise ModelError(
                 f"structure={wanted!r}: the pattern of the Jacobian cannot be read ({error})."
@@ -87,14 +88,14 @@ def choose_structure(
 
 
 def _chart(pattern, groups, residual, draws) -> Candidate:
-    """A split into coordinates and noise that can be solved for."""
+    """A split of the inputs into coordinates and noise that can be solved for."""
     reason = "each needs noise of its own, as many noises as observed values"
     for candidate in square_splits(pattern, groups):
         structure = candidate.structure
         assert isinstance(structure, AbstractSplit)
         try:
             is_affine = _is_affine(structure, residual, draws)
-        except Exception as error:  # asdex raises many kinds
+        except Exception as error:  # asdex raises many types
             reason = f"whether noise enters as a summand cannot be read ({brief(error)})"
             continue
         if not is_affine:
@@ -120,11 +121,14 @@ def _chart(pattern, groups, residual, draws) -> Candidate:
 
 
 def _is_affine(structure: AbstractSplit, residual, draws) -> bool:
-    """Whether no element of B depends on local inputs, so that they enter as summands.
+    """Whether B does not depend on the local inputs, so that they enter as summands.
 
-    Read off the function, in reverse, where what each input contributes stays apart: forward, the
-    zeros of a tangent count as numbers like others. A function made of affine pieces passes that,
-    so that it is also looked at from both sides of zero, near it and far.
+    This is read off the sparsity pattern of the reverse-mode derivative, which keeps the
+    contributions of the inputs apart. In forward mode the zeros of a tangent would count as
+    dependence.
+
+    A piecewise affine function passes this test. The deviation from an affine function is therefore
+    also measured, for noise of both signs and of different sizes.
     """
     local = structure.local_inputs
     u = draws[0]
@@ -142,7 +146,10 @@ def _is_affine(structure: AbstractSplit, residual, draws) -> bool:
 
 @jit_fast_compile
 def _departures(residual, structure: AbstractSplit, draws):
-    """How far the residual is from a linear function of the noise, at several sizes of it."""
+    """The relative deviation of the residual from an affine function of the noise.
+
+    It is measured at several multiples of the noise.
+    """
     local = structure.local_inputs
 
     def departures(u):
@@ -160,7 +167,7 @@ def _departures(residual, structure: AbstractSplit, draws):
 
 
 def _has_rank(structure: AbstractStructure, residual, draws) -> bool:
-    """Whether no pivot of B is far smaller than they usually are, at draws from the prior."""
+    """Whether, at draws from the prior, no pivot of B is far smaller than the median pivot."""
     assert isinstance(structure, AbstractSplit)
     sizes = np.abs(np.asarray(_pivots(residual, structure, draws)))
     sizes = sizes[np.all(np.isfinite(sizes), axis=1)]

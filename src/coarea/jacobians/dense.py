@@ -1,4 +1,4 @@
-"""The dense structure: no assumption on J, a Cholesky factor of J Jᵀ. Right for anything."""
+"""The dense structure: no assumption on J, and a Cholesky factor of J Jᵀ."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -19,9 +19,9 @@ from coarea.jacobians.structure import (
 
 
 class DenseLinearisation(AbstractLinearisation):
-    """J = C Q with C the lower Cholesky factor of J Jᵀ and QQᵀ = I: C⁻¹ and Q are kept.
+    """J = C Q, where C is the lower Cholesky factor of J Jᵀ and QQᵀ = I; C⁻¹ and Q are stored.
 
-    A quasi-Newton iteration and a projection are then products with vectors; triangular solves
+    A quasi-Newton iteration and a projection are then products with vectors. Triangular solves
     would take several times as long. Only the last solvers of a cascade need C itself.
     """
 
@@ -58,16 +58,15 @@ class Dense(AbstractStructure[DenseLinearisation]):
 
     @property
     def mode(self) -> Literal["forward", "reverse"]:
-        """The cheaper mode: a cotangent costs about twice a tangent, and needs more memory."""
+        """The cheaper mode; a cotangent costs about twice a tangent, and needs more memory."""
         return "forward" if self.num_inputs <= 2 * self.num_constraints else "reverse"
 
     @property
     @override
     def hints(self):
-        """On a CPU chains are not vectorised: batched products and factors take longer.
+        """Chains are not vectorised on a CPU, where batched products and factors take longer.
 
-        Also, batched LAPACK calls can wait for each other for ever, and the model may be one that
-        factors matrices itself.
+        Batched LAPACK calls can also deadlock, and the model itself may factor matrices.
         """
         return ExecutionHints(
             linearisation_cost=min(self.num_inputs, 2 * self.num_constraints),
@@ -79,10 +78,10 @@ class Dense(AbstractStructure[DenseLinearisation]):
         return _factored(self.jacobian(constraint)(u))
 
     def linearise_and_differentiate(self, constraint, u):
-        """The gradient is tr(∂ᵢJ · [(JJᵀ)⁻¹J]ᵀ): one product with the Jacobian map's transpose.
+        """The linearisation, and the gradient tr(∂ᵢJ · [(JJᵀ)⁻¹J]ᵀ) (the paper's Appendix B).
 
-        It reuses the factor where differentiating through the determinant would need another
-        (the paper's Appendix B).
+        The gradient is one vector–Jacobian product of the map u ↦ J, and reuses the factor.
+        Differentiating through the determinant would need another factorisation.
         """
         J, pull_back = jax.vjp(self.jacobian(constraint), u)
         linearisation = _factored(J)
@@ -109,7 +108,7 @@ def _factored(J) -> DenseLinearisation:
     if len(J) <= small.LARGEST:
         C_inverse = small.inverse_of_cholesky(J @ J.T)
     else:
-        # LAPACK looks at the lower half alone.
+        # LAPACK reads only the lower triangle, so `gram` need not fill the upper one.
         C = jax.lax.linalg.cholesky(triangles.gram(J), symmetrize_input=False)
         C_inverse = small.inverse_of_lower(C)
     return DenseLinearisation(C_inverse, triangles.lower_times(C_inverse, J))

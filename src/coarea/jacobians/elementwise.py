@@ -1,4 +1,4 @@
-"""The elementwise shape: every constraint has a noise of its own, B is diagonal. N L² a step."""
+"""The elementwise structure: each constraint has its own noise, so B is diagonal; N L² a step."""
 
 import equinox as eqx
 import jax
@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 from typing_extensions import override
 
 from coarea.jacobians.indices import Indices
-from coarea.jacobians.split import AbstractLocal, AbstractUncoupled, units
+from coarea.jacobians.split import AbstractLocal, AbstractUncoupled, unit_vectors
 
 
 class Diagonal(AbstractLocal):
@@ -54,7 +54,7 @@ class Diagonal(AbstractLocal):
 
 
 class Elementwise(AbstractUncoupled[Diagonal]):
-    """`local_inputs[i]` is the one local input that constraint i sees; no other does."""
+    """The elementwise structure; only constraint i depends on `local_inputs[i]`."""
 
     shared_inputs: Indices = eqx.field(static=True)
     local_inputs: Indices = eqx.field(static=True)
@@ -65,10 +65,13 @@ class Elementwise(AbstractUncoupled[Diagonal]):
         return len(self.shared_inputs) + 1
 
     def pieces(self, constraint, u):
-        """A tangent for each shared input, and one for all local ones: they cannot mix."""
+        """One tangent for each shared input, and one for all local inputs together.
+
+        A constraint depends on only one local input, so that their derivatives cannot mix.
+        """
         _, push = jax.linearize(constraint, u)
-        together = self.local_inputs.mark(u.size).astype(u.dtype)
-        return jax.vmap(push)(units(self.shared_inputs, u)), push(together)
+        all_local = self.local_inputs.mark(u.size).astype(u.dtype)
+        return jax.vmap(push)(unit_vectors(self.shared_inputs, u)), push(all_local)
 
     @override
     def local_pieces(self, constraint, n):

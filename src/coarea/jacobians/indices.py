@@ -1,16 +1,16 @@
-"""Which elements of a vector belong together, known when a program is compiled."""
+"""Index arrays that are known at compile time."""
 
 import math
 
 import numpy as np
 from jaxtyping import Array, Float
 
-# Stands for no element: zero when taken, dropped when put.
+# A padding index: `take` returns zero for it, and `put` drops its value.
 PAD = np.iinfo(np.int32).max
 
 
 class Indices:
-    """An array of indices that hashes by its values; neighbouring ones are taken as a slice."""
+    """An array of indices that is hashed by its values; contiguous ones are taken as a slice."""
 
     def __init__(self, values):
         values = np.asarray(values, dtype=np.int32)
@@ -38,7 +38,7 @@ class Indices:
 
     @property
     def count(self) -> int:
-        """How many stand for an element."""
+        """The number of indices that are not padding."""
         return int(np.count_nonzero(~self.is_pad))
 
     def take(self, x: Array) -> Array:
@@ -61,10 +61,10 @@ class Indices:
         return x.at[self.flat].set(values, mode="drop")
 
     def is_followed_by(self, others: "Indices", size: int) -> bool:
-        """Whether these and then the others are all indices of a vector, in order."""
+        """Whether these indices followed by the others are 0, 1, … `size` − 1."""
         middle = self.flat.size
         return self._run == (0, middle) and others._run == (middle, size)
 
     def mark(self, size: int) -> Float[np.ndarray, " size"]:
-        """Ones at these places of a vector of zeros."""
+        """A vector with ones at these indices and zeros elsewhere."""
         return np.bincount(self.flat[~self.is_pad], minlength=size).astype(float)

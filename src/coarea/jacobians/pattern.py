@@ -1,4 +1,4 @@
-"""The pattern of zeros of a Jacobian, read off the traced function."""
+"""The sparsity pattern of a Jacobian, read off the traced function."""
 
 import functools
 import importlib
@@ -10,7 +10,7 @@ from coarea.errors import StructureWarning
 
 
 def brief(error: Exception) -> str:
-    """The first sentence of an error."""
+    """The first sentence of an error message."""
     return str(error).split(". ")[0].splitlines()[0] + "."
 
 
@@ -19,7 +19,7 @@ def reader_is_missing() -> str | None:
     """Why asdex cannot be imported; None if it can. Warns once, because every model is affected."""
     try:
         importlib.import_module("asdex")
-    except Exception as error:  # an ImportError, or what its use of JAX's internals raises
+    except Exception as error:  # ImportError, or any error from its use of JAX internals
         warnings.warn(
             f"asdex cannot be imported ({brief(error)}), so that no structure is found in any "
             "model and each is treated as dense, which is slow for hundreds of observed values. "
@@ -33,7 +33,7 @@ def reader_is_missing() -> str | None:
 
 def read_pattern(residual, u):
     """A sparse matrix (N, M) of ones where the Jacobian can be nonzero."""
-    # Imported where the pattern is looked for, as it takes a while.
+    # Import asdex only when it is used, because the import is slow.
     import asdex
     from scipy.sparse import csr_array
 

@@ -1,13 +1,14 @@
-"""Inputs split into shared ones, which many constraints see, and local ones: J = [V | B].
+"""Split structures: many constraints depend on a shared input, few on a local one, J = [V | B].
 
-Write B = C Q with C square and QQᵀ = I (Q is the identity where B is square), W = C⁻¹V and
-A = I + WᵀW, as large as the shared inputs are many. Then ½ log|JJᵀ| = log|det C| + ½ log|A|, and
-every solve is one with C and one with A. What B looks like, and so what C costs, is the local
-factor's matter. Where B is square, tangent are the vectors (g, −Qᵀ W g), and the g of a projection
-takes one product with W and one solve with A.
+Write B = C Q with C square and QQᵀ = I (Q is the identity if B is square), W = C⁻¹V and
+A = I + WᵀW (L×L for L shared inputs). Then ½ log|JJᵀ| = log|det C| + ½ log|A|, and every solve is
+one with C and one with A. The local factor knows the layout of B, which determines the cost of C.
+If B is square, the tangent vectors are (g, −Qᵀ W g), and a projection computes g with one product
+with W and one solve with A.
 
-Several vectors of N are rows of a matrix, V and W among them as Vᵀ and Wᵀ: a row for each shared
-input is contiguous, and what is done to each of its elements is one vectorised loop.
+Sets of vectors of length N are stored as the rows of a matrix. V and W are therefore stored as Vᵀ
+and Wᵀ: the row of a shared input is contiguous, and an elementwise operation on it is one
+vectorised loop.
 """
 
 from abc import abstractmethod
@@ -33,12 +34,12 @@ _LARGEST_CONSTANT = 2**16
 
 
 class AbstractLocal(eqx.Module):
-    """B with its factors. Vectors of N have rows in the order of the constraints."""
+    """B with its factors; elements of vectors of length N are in the order of the constraints."""
 
     @property
     @abstractmethod
     def is_square(self) -> bool:
-        """Whether B is."""
+        """Whether B is square."""
 
     @abstractmethod
     def apply_transpose(self, lam: Float[Array, " N"]) -> Float[Array, " K"]:
@@ -73,7 +74,7 @@ class AbstractLocal(eqx.Module):
         """The diagonal of C."""
 
     def tangent(self, n: Float[Array, " K"], shift: Float[Array, " N"]) -> Float[Array, " K"]:
-        """n − Qᵀ(Q n + shift), without cancellation where Q is square, and n of no effect."""
+        """n − Qᵀ(Q n + shift); if Q is square, n is left out, because it cancels exactly."""
         if self.is_square:
             return -self.rotate_transpose(shift)
         return n - self.rotate_transpose(self.rotate(n) + shift)
@@ -89,7 +90,8 @@ F = TypeVar("F", bound=AbstractLocal)
 class SplitLinearisation(AbstractLinearisation, Generic[F]):
     """The local factor, Wᵀ, and the inverse T of A's Cholesky factor, TᵀT = A⁻¹.
 
-    States are copied often, so that V is left to be computed from these: only a fallback needs it.
+    V is not stored, because states are copied often and only a fallback solver needs V. It is
+    computed from the other fields.
     """
 
     local: F
@@ -123,21 +125,31 @@ class SplitLinearisation(AbstractLinearisation, Generic[F]):
         return self._from_parts(v, self.local.rotate_transpose(s - small.combine(v, self.W)))
 
     def project(self, p):
-        """Without the Gram matrix, through which it loses all digits as the noise shrinks."""
+        """The tangential part of p, without the Gram matrix.
+
+        Through the Gram matrix all digits would be lost as the noise shrinks.
+        """
         v, n = self._parts(p)
         g = self._best(v - small.products(self.W, self.local.rotate(n)))
         return self._whole(p, g, self.local.tangent(n, small.combine(g, self.W)))
 
     def _best(self, b):
-        """A⁻¹ b, for b = Wᵀs the v for which |v|² + |s − W v|² is least. A⁻¹ would lose digits."""
+        """A⁻¹ b, by products with T, because forming A⁻¹ would lose digits.
+
+        For b = Wᵀs it is the v that minimises |v|² + |s − W v|².
+        """
         return small.combine(small.combine(b, self.T.T), self.T)
 
     def draw(self, key, like):
-        """Of a normal p the g that `project` finds is normal: where it says all, it is drawn."""
+        """Draw a tangent vector from a normal distribution.
+
+        The g that `project` computes from a normal p is itself normal. If g determines the tangent
+        vector, only g is drawn.
+        """
         L, num_inputs = self.T.shape[0], like.size
         if not self.local.is_square or L + self.local_inputs.count < num_inputs:
             return super().draw(key, like)
-        # As sums, these would have XLA compute the draws anew for every element.
+        # Use matrix products here: with sums XLA would recompute the draws for every element.
         g = jax.random.normal(key, (L,), like.dtype) @ self.T
         return self._from_parts(g, -self.local.rotate_transpose(g @ self.W))
 
@@ -145,7 +157,7 @@ class SplitLinearisation(AbstractLinearisation, Generic[F]):
     def solve_newton(self, previous, b):
         solved = self.local.solve_product(previous.local, jnp.concatenate([self.V, b[None]]))
         Y, x = solved[:-1], solved[-1]
-        # An inner product with the previous V on the left, hence a matrix that is not symmetric.
+        # The previous V is on the left of the inner product, so the matrix is not symmetric.
         previous_V = previous.V
         inner = jnp.eye(Y.shape[0], dtype=Y.dtype) + small.outer_products(previous_V, Y)
         weights = small.solve(inner, small.products(previous_V, x)[:, None])[:, 0]
@@ -161,14 +173,14 @@ class SplitLinearisation(AbstractLinearisation, Generic[F]):
 
 
 class AbstractSplit(AbstractStructure[SplitLinearisation[F]], Generic[F]):
-    """The structures of this kind differ in how B is computed and factored."""
+    """A structure J = [V | B]; subclasses differ in how B is computed and factored."""
 
     shared_inputs: eqx.AbstractVar[Indices]
     local_inputs: eqx.AbstractVar[Indices]
 
     @abstractmethod
     def pieces(self, constraint: Any, u: Float[Array, " M"]) -> tuple[Float[Array, "L N"], Any]:
-        """(Vᵀ, B), B in whatever layout `local` takes."""
+        """(Vᵀ, B), with B in the layout that `local` takes."""
 
     @abstractmethod
     def local(self, B: Any) -> F:
@@ -182,7 +194,7 @@ class AbstractSplit(AbstractStructure[SplitLinearisation[F]], Generic[F]):
         Y: Float[Array, "L N"],
         X: Float[Array, "L N"],
     ) -> Any:
-        """(JJᵀ)⁻¹B where B is not zero, in its layout. Y is WᵀC⁻¹ and X is A⁻¹Y.
+        """(JJᵀ)⁻¹B where B is not zero, in the layout of B; Y is WᵀC⁻¹ and X is A⁻¹Y.
 
         It is (C⁻ᵀ − Xᵀ Wᵀ) Q, or ((BBᵀ)⁻¹ − Xᵀ Y) B.
         """
@@ -190,17 +202,17 @@ class AbstractSplit(AbstractStructure[SplitLinearisation[F]], Generic[F]):
     @property
     @abstractmethod
     def num_derivatives(self) -> int:
-        """How many tangents and cotangents `pieces` takes."""
+        """The number of tangents and cotangents that `pieces` takes."""
 
     @property
     def has_small_factors(self) -> bool:
-        """Whether LAPACK is not needed."""
+        """Whether all factored matrices are small enough to do without LAPACK."""
         return len(self.shared_inputs) <= small.LARGEST
 
     @property
     @override
     def hints(self):
-        """Chains are vectorised while small matrices are factored without LAPACK."""
+        """Chains are vectorised on a CPU only if no factor needs LAPACK."""
         return ExecutionHints(
             linearisation_cost=self.num_derivatives,
             uses_lapack=not self.has_small_factors,
@@ -235,22 +247,22 @@ class AbstractSplit(AbstractStructure[SplitLinearisation[F]], Generic[F]):
 
 
 class AbstractUncoupled(AbstractSplit[F]):
-    """Splits in which constraints that see each other's local inputs are few: B alone is cheap."""
+    """Splits in which few constraints share local inputs, so that B alone is cheap to compute."""
 
     @abstractmethod
     def local_pieces(
         self, constraint: Any, n: Float[Array, " K"]
     ) -> tuple[Float[Array, " N"], Any]:
-        """A function of local inputs alone, in the order they have here, at n, and B."""
+        """The value at n, and B, of a constraint as a function of the local inputs alone."""
 
 
-def units(indices: Indices, u) -> Float[np.ndarray | Array, "L M"]:
-    """For each index the vector that is one there: if small, a constant of the program."""
+def unit_vectors(indices: Indices, u) -> Float[np.ndarray | Array, "L M"]:
+    """A unit vector for each index, as rows; a constant of the program if they are small."""
     numpy = np if len(indices) * u.size <= _LARGEST_CONSTANT else jnp
     return (numpy.asarray(indices.flat)[:, None] == numpy.arange(u.size)[None]).astype(u.dtype)
 
 
 def pushed_forward(constraint, u, seeds):
-    """The constraint's derivatives at u along each seed, as rows."""
+    """The directional derivatives of the constraint at u along each seed, as rows."""
     _, push = jax.linearize(constraint, u)
     return jax.vmap(push)(seeds)

@@ -1,8 +1,8 @@
-"""How a constraint's Jacobian is laid out and factored: the interface of this room.
+"""The interface of Jacobian structures and linearisations.
 
-A structure knows where the Jacobian J (N×M) of a constraint can be nonzero, and so how to compute
-and factor it. A linearisation is J at one point, with the factor that makes its solves cheap. A new
-structure is a file with a class of each kind, and a line in `choose.py`, which picks among them.
+A structure knows where the Jacobian J (N×M) of a constraint can be nonzero, and therefore how to
+compute and factor it. A linearisation is J at one point, with the factor that makes its solves
+cheap. To add a structure, write a file with one class of each kind, and add it to `choose.py`.
 """
 
 from abc import abstractmethod
@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Key
 
 
 class AbstractLinearisation(eqx.Module):
-    """The constraint to first order at a point: J with a factor."""
+    """The first-order expansion of the constraint at a point: J with a factor."""
 
     @abstractmethod
     def apply_transpose(self, lam: Float[Array, " N"]) -> Float[Array, " M"]:
@@ -33,7 +33,7 @@ class AbstractLinearisation(eqx.Module):
         """The part of p that is tangent to the manifold, p − Jᵀ(JJᵀ)⁻¹J p."""
 
     def draw(self, key: Key[Array, ""], like: Float[Array, " M"]) -> Float[Array, " M"]:
-        """A normal draw from the tangent space, a vector `like` this one."""
+        """A normal draw from the tangent space, with the shape and dtype of `like`."""
         return self.project(jax.random.normal(key, like.shape, like.dtype))
 
     @abstractmethod
@@ -42,26 +42,26 @@ class AbstractLinearisation(eqx.Module):
 
 
 class ExecutionHints(NamedTuple):
-    """What linearisations cost, for the solvers and for whatever runs chains.
+    """The cost of linearisations, for the solvers and for the code that runs chains.
 
-    The draws of a chain depend on `vmap_width` in their last bits, so no hint may depend on the
-    machine.
+    Hints must not depend on the machine, because the draws of a chain depend on `vmap_width` in
+    their last bits.
     """
 
     linearisation_cost: float
-    """About how many evaluations of the residual one takes."""
+    """The approximate cost of one linearisation, in evaluations of the residual."""
     uses_lapack: bool
-    """Whether LAPACK is called for it on a CPU."""
+    """Whether a linearisation calls LAPACK on a CPU."""
     latency_bound: bool = False
-    """Whether it is a long loop of cheap steps: on an accelerator more chains then cost nothing."""
+    """Whether it is a long loop of cheap steps; more chains then cost nothing on an accelerator."""
     vmap_width: int = 1
-    """How many chains a CPU had better run as one vectorised group."""
+    """The best number of chains in one vectorised group on a CPU."""
     geodesic_steps: int = 1
-    """How many projected sub-steps suit an integration step."""
+    """The recommended number of projected sub-steps of an integration step."""
 
     @property
     def can_repeat(self) -> bool:
-        """Whether a solver may linearise in each iteration: it takes no LAPACK and no long loop."""
+        """Whether a solver may linearise in each iteration, without LAPACK or a long loop."""
         return not (self.uses_lapack or self.latency_bound)
 
 
@@ -69,16 +69,16 @@ L = TypeVar("L", bound=AbstractLinearisation)
 
 
 class AbstractStructure(eqx.Module, Generic[L]):
-    """How a Jacobian is laid out, and so how it is computed and factored."""
+    """The layout of a Jacobian, which determines how it is computed and factored."""
 
     @property
     @abstractmethod
     def hints(self) -> ExecutionHints:
-        """What its linearisations cost."""
+        """The cost of its linearisations."""
 
     @abstractmethod
     def linearise(self, constraint: Any, u: Float[Array, " M"]) -> L:
-        """J at u of a function, or of what the structure takes in its place."""
+        """The linearisation at u of a function, or of what the structure takes instead of one."""
 
     @abstractmethod
     def linearise_and_differentiate(

@@ -1,6 +1,6 @@
-"""The triangular shape: constraint i sees the local inputs up to its own. N² L a step.
+"""The triangular structure: constraint i depends on the local inputs up to its own; N² L a step.
 
-So do simulators whose every step is observed and adds noise to what it computes (Appendix C of the
+Simulators have it if every step is observed and adds noise to what it computes (Appendix C of the
 paper).
 """
 
@@ -16,7 +16,7 @@ from coarea.jacobians.split import AbstractLocal, AbstractSplit
 
 
 class LowerTriangle(AbstractLocal):
-    """B with its rows put in an order in which it is lower triangular, and C = B."""
+    """B with its rows reordered so that it is lower triangular, and C = B."""
 
     B: Float[Array, "N N"]
     rows: Indices = eqx.field(static=True)
@@ -63,9 +63,9 @@ class LowerTriangle(AbstractLocal):
 
 
 class Triangular(AbstractSplit[LowerTriangle]):
-    """`rows` and `local_inputs` are in the order in which B is lower triangular.
+    """The triangular structure; B is lower triangular in the order of `rows` and `local_inputs`.
 
-    W, between the two factors of B, has its rows in that order too.
+    The rows of W are in that order too.
     """
 
     shared_inputs: Indices = eqx.field(static=True)
@@ -93,5 +93,5 @@ class Triangular(AbstractSplit[LowerTriangle]):
         return LowerTriangle(B, self.rows)
 
     def local_cotangent(self, local, W, Y, X):
-        """Only the diagonal of B⁻ᵀ meets a nonzero element of B's derivative."""
+        """The cotangent of B; of B⁻ᵀ only the diagonal meets nonzero derivatives of B."""
         return jnp.diag(1 / jnp.diagonal(local.B)) - self.rows.take(X.T) @ W

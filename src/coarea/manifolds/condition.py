@@ -1,4 +1,4 @@
-"""`condition`: say which outputs of a generator were observed."""
+"""`condition`: the posterior of a model given observed outputs."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -31,25 +31,26 @@ def condition(
     args: tuple = (),
     kwargs: Mapping[str, Any] | None = None,
     structure: StructureName = "auto",
-    lift: Iterable[str] | None = None,
+    noise_inputs: Iterable[str] | None = None,
 ) -> Posterior | LiftedPosterior | Chart:
-    """The posterior of a model's inputs given the values that some of its outputs took.
+    """The posterior of a model's inputs, given observed values of some of its outputs.
 
-    Outputs that were not observed are the latents. A value that is missing is masked
+    Outputs that were not observed are the latents. Mask missing values
     (`numpy.ma.masked_invalid(data)`).
 
-    A NumPyro model, called with `args` and `kwargs`, may be observed at any of its sites, a
-    deterministic one included; data given by `obs=` count too. Sample sites that are observed are
-    conditioned on exactly, through noise of their own, where their distribution is a map of
-    normals; others stay likelihoods. `lift=` names those that are to have noise, if not all.
+    A NumPyro model is called with `args` and `kwargs`. Any of its sites may be observed, including
+    deterministic ones; data given by `obs=` count as observed. If the distribution of an observed
+    sample site is a function of normals, the site gets a noise input and is observed exactly. Other
+    observed sample sites stay likelihoods. `noise_inputs=` names the sites that get noise inputs,
+    if not all of them should.
 
-    How the observed outputs depend on the inputs is read off the model, and what does not couple is
-    not paid for: `posterior.structure` says in words what was found. `structure="dense"` assumes
-    nothing; naming another shape insists on it. `structure="chart"` solves for noise that enters
-    every observed value (location + scale * noise) and moves the other inputs alone, which makes
-    steps many times cheaper; where noise is small and much is left open, they become short. What
-    `find_start` finds and `sample(start=…)` takes are then those other inputs. Noise that enters in
-    pieces (abs, where, clip) is refused where that shows at prior draws.
+    The structure of the Jacobian is read off the model, and a step costs only what the model
+    couples: `posterior.structure` says in words what was found. `structure="dense"` assumes
+    nothing. Another name requires that structure. `structure="chart"` is for noise that enters
+    every observed value as a summand (location + scale * noise). It solves for that noise and
+    samples the other inputs alone. Steps are then many times cheaper, but short where the noise is
+    small and the data leave much open. `find_start` and `sample(start=…)` then use those
+    other inputs. Noise that enters piecewise (abs, where, clip) is refused if prior draws show it.
 
     >>> import coarea as co
     >>> model = co.Generator(lambda u: {"z": u["z"], "y": u["z"] ** 2 + u["n"]}, {"z": (), "n": ()})
@@ -57,7 +58,7 @@ def condition(
     >>> posterior.num_inputs, posterior.num_constraints
     (2, 1)
     """
-    generator, observed = _generator(model, observed, args, kwargs, lift)
+    generator, observed = _generator(model, observed, args, kwargs, noise_inputs)
     if structure == "markov" and not isinstance(generator, Markov):
         raise ModelError("structure='markov' is for a coarea.Markov model: write the model as one.")
     observations, outputs = observe(generator, observed)
@@ -98,19 +99,22 @@ def condition(
     return Chart(posterior) if structure == "chart" else posterior
 
 
-def _generator(model, observed, args, kwargs, lift) -> tuple[AbstractGenerator, Mapping[str, Any]]:
-    """The model as it is now, and the data of its outputs."""
+def _generator(
+    model, observed, args, kwargs, noise_inputs
+) -> tuple[AbstractGenerator, Mapping[str, Any]]:
+    """A traced copy of the model, and the data of its outputs."""
     observed = {} if observed is None else observed
     if not isinstance(model, AbstractGenerator):
-        return _from_numpyro(model, observed, args, kwargs or {}, lift)
-    if args or kwargs or lift is not None:
+        return _from_numpyro(model, observed, args, kwargs or {}, noise_inputs)
+    if args or kwargs or noise_inputs is not None:
         raise ModelError(
-            "args, kwargs and lift are for NumPyro models; a coarea generator has no arguments."
+            "args, kwargs and noise_inputs are for NumPyro models; a coarea generator has no "
+            "arguments."
         )
     return model.frozen(), observed
 
 
-def _from_numpyro(model, observed, args, kwargs, lift):
+def _from_numpyro(model, observed, args, kwargs, noise_inputs):
     if not callable(model):
         raise ModelError(
             "condition takes a coarea.Generator, a coarea.Markov or a NumPyro model, not a "
@@ -133,7 +137,7 @@ def _from_numpyro(model, observed, args, kwargs, lift):
             "Arguments of a NumPyro model go there; a simulator that takes its random inputs as a "
             "dictionary is wrapped: coarea.Generator(function, inputs={…})."
         ) from error
-    return from_numpyro(model, observed, args, kwargs, lift)
+    return from_numpyro(model, observed, args, kwargs, noise_inputs)
 
 
 def _sees_all(model: Markov, observation: Observation) -> bool:
@@ -141,7 +145,7 @@ def _sees_all(model: Markov, observation: Observation) -> bool:
 
 
 def _with_gaps(observation: Observation) -> tuple[np.ndarray, np.ndarray]:
-    """The data in full, and which of them were seen."""
+    """The data with NaN for missing values, and which values were observed."""
     given = observation.as_given()
     return given.filled(np.nan), ~np.ma.getmaskarray(given)
 

@@ -67,7 +67,8 @@ class StiefelGeodesic(AbstractGeodesic):
         turned = expm(-tau * A)
         end = jnp.concatenate([X, V], axis=1) @ expm(tau * generator)
         X, V = end[:, :d] @ turned, end[:, d:] @ turned
-        # Rounding leaves the columns almost orthonormal: one Newton step towards the nearest such.
+        # Rounding makes the columns slightly non-orthonormal. One Newton step moves X towards the
+        # nearest matrix with orthonormal columns.
         X = X @ (1.5 * jnp.eye(d) - 0.5 * X.T @ X)
         return X.ravel(), self.project(X.ravel(), V.ravel())
 
@@ -75,9 +76,10 @@ class StiefelGeodesic(AbstractGeodesic):
 def Sphere(log_density: Callable[[Any], Any], shape: int | tuple[int, ...]) -> Manifold:
     """A density on the unit sphere in ℝⁿ, or with shape (…, n) on a product of such spheres.
 
-    `log_density` takes an array of this shape, whose last axis has length one, and is with respect
-    to surface area: zero means uniform. Moves follow great circles exactly, so that no equations
-    are solved. The draws are called `point`. A von Mises–Fisher density is linear:
+    `log_density` takes an array of this shape, whose vectors along the last axis have length one.
+    It is the log density with respect to surface area, so that zero means uniform. Moves follow
+    great circles exactly, without solving equations. The draws are called `point`. The log density
+    of a von Mises–Fisher distribution is linear:
 
     >>> import coarea as co, numpy as np
     >>> sphere = co.manifolds.Sphere(lambda x: 3.0 * x[0], 3)
@@ -99,10 +101,11 @@ def Sphere(log_density: Callable[[Any], Any], shape: int | tuple[int, ...]) -> M
 def Stiefel(log_density: Callable[[Any], Any], shape: tuple[int, int]) -> Manifold:
     """A density on the n×d matrices X with orthonormal columns, XᵀX = I.
 
-    `log_density` takes such a matrix and is with respect to the manifold's own volume: zero means
-    uniform. Moves follow geodesics in closed form, which lead from no rotation to a reflection: of
-    square matrices it is the rotations, det X = 1, that are drawn from. The draws are called
-    `point`. The matrix von Mises–Fisher density is tr(FᵀX), the matrix Bingham density tr(B XᵀAX):
+    `log_density` takes such a matrix. It is the log density with respect to the volume of the
+    manifold, so that zero means uniform. Moves follow geodesics in closed form. A geodesic cannot
+    lead from a rotation to a reflection, so that square matrices are restricted to rotations,
+    det X = 1. The draws are called `point`. The matrix von Mises–Fisher log density is tr(FᵀX), and
+    the matrix Bingham log density is tr(B XᵀAX):
 
     >>> import coarea as co, jax.numpy as jnp, numpy as np
     >>> A = np.diag([3.0, 1.0, 0.0])

@@ -1,4 +1,4 @@
-"""What was observed: the values that elements of a generator's outputs took."""
+"""Observations: the observed values of elements of a generator's outputs."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -15,7 +15,7 @@ from coarea.generators.data import real_values
 
 
 class Observation(eqx.Module):
-    """The observed values of one output; `index` picks them where others are missing."""
+    """The observed values of one output; `index` holds their positions if others are missing."""
 
     name: str = eqx.field(static=True)
     shape: tuple[int, ...] = eqx.field(static=True)
@@ -23,7 +23,7 @@ class Observation(eqx.Module):
     index: np.ndarray | None
 
     def residual(self, output: Array) -> Float[Array, " n"]:
-        """Computed minus observed, missing values left out."""
+        """Computed minus observed values, without missing ones."""
         is_real = jnp.issubdtype(output.dtype, jnp.floating)
         computed = output.ravel() if is_real else output.ravel().astype(float)
         if self.index is not None:
@@ -31,7 +31,7 @@ class Observation(eqx.Module):
         return computed - self.values.astype(computed.dtype)
 
     def as_given(self) -> np.ma.MaskedArray:
-        """The data in their own shape, missing values masked."""
+        """The data in their original shape, with missing values masked."""
         whole = np.ma.masked_all(self.shape, dtype=float)
         whole.reshape(-1)[slice(None) if self.index is None else self.index] = self.values
         return whole
@@ -44,14 +44,14 @@ class Observation(eqx.Module):
 
 
 def as_given(observations: Iterable[Observation]) -> dict[str, np.ma.MaskedArray]:
-    """The data by name, missing values masked."""
+    """The data by name, with missing values masked."""
     return {o.name: o.as_given() for o in observations}
 
 
 def unobserved(
     outputs: Mapping[str, Array], observations: Iterable[Observation]
 ) -> dict[str, Array]:
-    """The outputs that were not observed, or only in part."""
+    """The outputs that were not observed, or only partly."""
     whole = {o.name for o in observations if o.index is None}
     return {name: x for name, x in outputs.items() if name not in whole}
 
@@ -59,7 +59,7 @@ def unobserved(
 def observe(
     model: AbstractGenerator, observed: Mapping[str, Any]
 ) -> tuple[tuple[Observation, ...], Mapping[str, jax.ShapeDtypeStruct]]:
-    """The data, checked against the shapes of the model's outputs; and these."""
+    """Check the data against the model's outputs; return observations and output shapes."""
     if not isinstance(observed, Mapping) or not observed:
         raise DataError("observed must be a dictionary from output names to values, not empty.")
     outputs = jax.eval_shape(lambda u: model.outputs(u), model.inputs.example)

@@ -93,9 +93,8 @@ class Posterior(AbstractConstrainedTarget):
         return self.rescaling.to_sampler_space(self.generator.draw(key))
 
     def _outputs(self, u: Any) -> dict[str, Array]:
-        return self.generator.outputs(
-            u if isinstance(u, tuple) else self.rescaling.to_model_space(u)
-        )
+        parts: Any = u if isinstance(u, tuple) else self.rescaling.to_model_space(u)
+        return self.generator.outputs(parts)
 
     def _log_base(self, u):
         return self.generator.log_density(self.rescaling.to_model_space(u))

@@ -1,4 +1,4 @@
-"""Checks made before any sampling, by tracing alone: no number is computed."""
+"""Checks before sampling that only trace functions, without computing any numbers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,12 +14,12 @@ from coarea.xla import inner_jaxprs, jit_bounded
 
 
 def check_derivatives(target: AbstractConstrainedTarget, source: str) -> None:
-    """Refuse a target whose function, though it can be evaluated, cannot be differentiated."""
+    """Refuse a target whose function can be evaluated but not differentiated."""
     try:
         eqx.filter_eval_shape(_evaluate, target, jax.ShapeDtypeStruct((target.num_inputs,), float))
     except CoareaError:
         raise
-    except Exception as error:  # rules for derivatives raise errors of all kinds
+    except Exception as error:  # derivative rules may raise any error
         raise ModelError(
             f"the {source} cannot be differentiated twice, forwards and in reverse: {error}\n"
             "Loops must have a fixed length (`jax.lax.scan`, `jax.lax.fori_loop` with constant "
@@ -36,7 +36,7 @@ def _evaluate(target: AbstractConstrainedTarget, u):
 
 
 def check_digits(function: Callable, u, source: str) -> None:
-    """Refuse a computation that rounds a double to fewer digits on the way to its result."""
+    """Refuse a computation that casts a double to a less precise type before its result."""
     jaxpr = jax.make_jaxpr(lambda u: function(u))(u).jaxpr
     if casts := list(_casts(jaxpr)):
         raise PrecisionError(
@@ -47,7 +47,7 @@ def check_digits(function: Callable, u, source: str) -> None:
 
 
 def _casts(jaxpr: core.Jaxpr):
-    """The dtypes to which doubles are rounded, in the equations that the outputs depend on."""
+    """The dtypes to which doubles are cast, in the equations that the outputs depend on."""
     needed = {v for v in jaxpr.outvars if not isinstance(v, core.Literal)}
     for equation in reversed(jaxpr.eqns):
         if needed.isdisjoint(equation.outvars):
@@ -63,7 +63,7 @@ def _casts(jaxpr: core.Jaxpr):
 
 
 def check_target(target: Any, caller: str) -> None:
-    """Refuse what is not a density on a manifold."""
+    """Refuse anything but a target density."""
     if not isinstance(target, AbstractTarget):
         raise ModelError(
             f"{caller} takes what coarea.condition(model, observed) returns, or a coarea.Manifold; "

@@ -256,9 +256,11 @@ def _failures(failed, name, seen, advice) -> Finding:
 
 def _energy(energy) -> Finding:
     """The energy fraction: how much one refreshment of the momentum changes the energy."""
-    spread = np.sum((energy - energy.mean(axis=1, keepdims=True)) ** 2, axis=1)
-    moved = np.sum(np.diff(energy, axis=1) ** 2, axis=1)
-    fraction = float(np.min(moved[spread > 0] / spread[spread > 0], initial=np.inf))
+    from arviz_stats.base.array import array_stats
+
+    varies = np.ptp(energy, axis=1) > 0
+    fractions = array_stats.bfmi(energy[varies], chain_axis=0, draw_axis=1) if varies.any() else []
+    fraction = float(np.min(fractions, initial=np.inf))
     return Finding(
         "energy",
         fraction >= _BFMI,

@@ -1,4 +1,4 @@
-"""A user's functions as jaxprs, and what goes wrong while they are traced."""
+"""Trace a user's functions to jaxprs, and explain errors raised while tracing."""
 
 from coarea.tracing.equality import TRACING as TRACING
 from coarea.tracing.traced import Traced as Traced

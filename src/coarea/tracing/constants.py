@@ -1,4 +1,4 @@
-"""The constants of a traced program: copied, and passed as arguments."""
+"""Copy the constants of a traced program, and make them arguments of it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,16 +12,17 @@ _CALLS = ("jit", "pjit")
 
 
 class Owned:
-    """Copies of programs with copies of their numbers, which may be arrays that the user changes.
+    """Copies programs with their constants, which may be arrays that the user changes later.
 
-    (A class: functions that call one another would keep each other, and arrays, alive.)
+    It is a class because mutually recursive closures would form a reference cycle, which would keep
+    arrays alive.
     """
 
     def __init__(self):
         self._known: dict[int, core.Jaxpr] = {}
 
     def __call__(self, x: Any) -> Any:
-        """A copy of a program, or of a part of one."""
+        """A copy of a program or of a part of it."""
         if isinstance(x, core.Literal) and isinstance(x.val, np.ndarray):
             return core.Literal(x.val.copy(), x.aval)
         if isinstance(x, core.ClosedJaxpr) and x is not x.jaxpr:
@@ -41,9 +42,9 @@ class Owned:
 
 
 def without_constants(closed: core.ClosedJaxpr) -> tuple[core.ClosedJaxpr, list[Any]]:
-    """The same program with its constants as its first arguments, and these.
+    """The same program with its constants as leading arguments, and the list of constants.
 
-    Calls of `jit` hold constants of their own. Those that do are made part of the program.
+    Inner calls of `jit` that hold constants are inlined.
     """
     constants: dict[int, Any] = {id(x): x for x in _constants(closed)}
 

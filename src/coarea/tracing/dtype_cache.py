@@ -1,4 +1,4 @@
-"""JAX remembers a NumPy array in the precision in which it was first traced: avoid that."""
+"""Work around JAX caching a NumPy array in the precision in which it was first traced."""
 
 import functools
 import gc
@@ -8,15 +8,15 @@ from typing import Any
 import jax
 import numpy as np
 
-# How deep arrays are looked for in what a function can reach.
+# The depth to which the objects that a function references are searched for arrays.
 _REACH = 3
 
 
 def forget_other_precision(function: Callable) -> None:
-    """Clear JAX's caches if they hold an array of the function's in another precision.
+    """Clear JAX's caches if they hold an array of the function in another precision.
 
-    JAX remembers a NumPy array in its canonical dtype as long as a program that closes over it
-    lives, and forgets which precision that was for. The program would get rounded data, or fail.
+    As long as a program that closes over a NumPy array lives, JAX caches the array in its canonical
+    dtype, whatever precision is enabled later. A new program would get rounded data, or fail.
     """
     for x in _arrays(function, _REACH, set()):
         canonical = jax.dtypes.canonicalize_dtype(x.dtype)
@@ -36,7 +36,7 @@ def forget_all() -> None:
 
 
 def met_other_precision(error: Exception) -> bool:
-    """Whether an error is of the kind that a remembered array causes."""
+    """Whether an error is typical of an array cached in another precision."""
     text = str(error)
     return (isinstance(error, TypeError) and "same dtypes" in text and "int64" in text) or (
         isinstance(error, jax.errors.JaxRuntimeError) and "incompatible size" in text
@@ -44,7 +44,7 @@ def met_other_precision(error: Exception) -> bool:
 
 
 def _arrays(x: Any, depth: int, seen: set[int]) -> Iterator[np.ndarray]:
-    """The NumPy arrays that a function can reach, by a few steps."""
+    """The NumPy arrays that a function references, up to a depth."""
     if id(x) in seen or isinstance(x, str | int | float | type | jax.Array):
         return
     seen.add(id(x))

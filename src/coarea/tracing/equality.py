@@ -1,4 +1,4 @@
-"""Programs that compute the same by the same equations are one object."""
+"""Share one object between programs with equal equations."""
 
 import threading
 import weakref
@@ -12,26 +12,26 @@ from jax.extend import core
 
 from coarea.tracing.constants import bind
 
-# NumPyro's handlers are a stack of the process, not of a thread.
+# A lock for tracing: the stack of NumPyro's handlers belongs to the process, not to a thread.
 TRACING = threading.RLock()
-# Down to this depth rules for derivatives within such rules are compared by what they compute, and
-# beyond it by where they are written. No more derivatives than this are ever taken.
+# Nested derivative rules are compared by their equations up to this depth, and by their source
+# location beyond it. No higher derivatives than this are ever taken.
 _RULES = 3
 
 
 class SharedJaxpr:
-    """A jaxpr without constants. Equal ones are one object, found by `shared_jaxpr`."""
+    """A jaxpr without constants; `shared_jaxpr` returns one object for all equal jaxprs."""
 
     def __init__(self, closed: core.ClosedJaxpr, names: tuple, in_tree: Any, out_tree: Any):
         self.closed, self.in_tree, self.out_tree = closed, in_tree, out_tree
-        self.names = names  # of each argument that is a dictionary, in order
+        self.names = names  # the keys of each dictionary argument, in order
 
 
 _KNOWN: weakref.WeakValueDictionary[Hashable, SharedJaxpr] = weakref.WeakValueDictionary()
 
 
 def shared_jaxpr(closed: core.ClosedJaxpr, names, in_tree, out_tree) -> SharedJaxpr:
-    """The one object for all jaxprs that compute the same by the same equations."""
+    """The object shared by all jaxprs with the same equations."""
     key = (in_tree, out_tree, _Keys().of_closed(closed))
     with TRACING:
         found = _KNOWN.get(key)
@@ -41,9 +41,10 @@ def shared_jaxpr(closed: core.ClosedJaxpr, names, in_tree, out_tree) -> SharedJa
 
 
 class _Keys:
-    """Hashable values that are equal for jaxprs that compute the same by the same equations.
+    """Makes hashable values that are equal for jaxprs with the same equations.
 
-    What cannot be compared by its value, a rule of somebody's own say, is compared by identity.
+    A parameter that cannot be compared by value, such as a user's own rule, is compared by
+    identity.
     """
 
     def __init__(self, depth: int = 0):
@@ -78,7 +79,7 @@ class _Keys:
     def _of_parameters(self, equation) -> Hashable:
         parameters = dict(equation.params)
         if equation.primitive.name == "custom_jvp_call":
-            # A rule may call the function that it belongs to, and so itself.
+            # A rule may call the function that it belongs to, and so recurse without end.
             parameters["jvp_jaxpr_fun"] = (
                 tuple(map(_Keys(self._depth + 1)._of, _derivatives(equation)))
                 if self._depth < _RULES
@@ -105,7 +106,7 @@ class _Keys:
 
 
 class _Identity:
-    """A value that is equal to itself alone, kept alive so that no other takes its place."""
+    """Compares a value by identity; the value is kept alive so that its id stays unique."""
 
     def __init__(self, value: Any):
         self.value = value
@@ -118,7 +119,7 @@ class _Identity:
 
 
 def _derivatives(equation) -> list[core.ClosedJaxpr | str]:
-    """What a custom derivative rule computes, for each input alone; what it raises, if it does."""
+    """The jaxprs of a custom derivative rule, one for each input, or the errors it raises."""
     like = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in equation.invars]
 
     def pushed(moving: int):
@@ -135,7 +136,7 @@ def _derivatives(equation) -> list[core.ClosedJaxpr | str]:
         if jnp.issubdtype(x.dtype, jnp.inexact):
             try:
                 found.append(pushed(moving))
-            except Exception as error:  # a rule may refuse some tangents, each in its own words
+            except Exception as error:  # a rule may refuse some tangents with any error
                 found.append(f"{type(error).__name__}: {error}".split("\n")[0])
     return found
 

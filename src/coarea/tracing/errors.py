@@ -1,4 +1,4 @@
-"""What JAX, NumPy and Python raise inside a user's function, told with its place and the cure."""
+"""Explain errors that a user's function raises while traced: the line, the reason, the cure."""
 
 import traceback
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ _CURES: tuple[tuple[type[Exception], str], ...] = (
 
 
 def explained(error: Exception, what: str) -> CoareaError:
-    """The error that tells a user what went wrong in `what`, where, and what to do."""
+    """An error that explains what went wrong in `what`, where, and what to do."""
     place = where(error)
     for kind, cure in _CURES:
         if isinstance(error, kind):
@@ -80,7 +80,7 @@ def explained(error: Exception, what: str) -> CoareaError:
 
 @contextmanager
 def explaining(what: str) -> Iterator[None]:
-    """A context in which errors that `what` raises are explained."""
+    """A context that explains errors raised by `what`."""
     try:
         yield
     except CoareaError:
@@ -95,7 +95,7 @@ def _is_from(error: BaseException, library: str) -> bool:
 
 
 def where(error: BaseException) -> str:
-    """The line of the user's that an error comes from, in words; empty if it is none."""
+    """A description of the user's line that raised an error; empty if there is none."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

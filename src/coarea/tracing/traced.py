@@ -1,8 +1,9 @@
-"""A user's function, frozen: the jaxpr that it traces to, its constants held as arrays.
+"""A user's function as a jaxpr, with its constants held as arrays.
 
-A function may close over what changes later, share global state with other threads, and remember
-arrays in another precision. A jaxpr does none of that. Functions that trace to equal jaxprs share
-one, so that whatever is compiled for the first serves the others, whatever their constants are.
+A Python function may close over values that change later, share global state with other threads,
+and use arrays that JAX cached in another precision. A jaxpr avoids these problems. Functions with
+equal jaxprs share one object, whatever their constants are, so that code compiled for one is used
+for all.
 """
 
 import functools
@@ -26,7 +27,7 @@ from coarea.tracing.errors import explained
 
 
 class _Source:
-    """What a traced function was made of. It does not count when two of them are compared."""
+    """The origin of a traced function, which is ignored when traced functions are compared."""
 
     def __init__(self, function: Callable, example: tuple, what: str):
         self.function, self.example, self.what = function, example, what
@@ -39,14 +40,14 @@ class _Source:
 
 
 class Traced(eqx.Module):
-    """A function as a jaxpr, with its constants. Made by `trace`."""
+    """A function as a jaxpr, with its constants; made by `trace`."""
 
     shared: SharedJaxpr = eqx.field(static=True)
     constants: tuple[Array, ...]
     source: _Source = eqx.field(static=True)
 
     def __call__(self, *args: Any) -> Any:
-        """The function of arguments with the shapes it was traced for."""
+        """Call the function; arguments must have the shapes that it was traced for."""
         pairs = zip(args, self.shared.names, strict=True)
         args = tuple(x if names is None else {n: x[n] for n in names} for x, names in pairs)
         leaves, tree = jax.tree.flatten(_ordered(args))
@@ -59,12 +60,12 @@ class Traced(eqx.Module):
             for x, a in zip(leaves, avals, strict=True)
         ]
         out = core.jaxpr_as_fun(self.shared.closed)(*self.constants, *leaves)
-        # What does not depend on the arguments is no array.
+        # Outputs that do not depend on the arguments are not JAX arrays.
         out = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in out]
         return _plain(jax.tree.unflatten(self.shared.out_tree, out))
 
     def follow_from(self, argument: int) -> Any:
-        """For each array that is returned, whether it depends on an argument."""
+        """For each output array, whether it depends on the given argument."""
         jaxpr = self.shared.closed.jaxpr
         sizes = [jax.tree.structure(x).num_leaves for x in self.source.example]
         first = len(self.constants) + sum(sizes[:argument])
@@ -76,7 +77,10 @@ class Traced(eqx.Module):
         return _plain(jax.tree.unflatten(self.shared.out_tree, found))
 
     def retraced(self) -> "Traced":
-        """The function traced in JAX's present precision, for the same values closed over."""
+        """Trace the function again in JAX's current precision.
+
+        Raise if the values that it closes over have changed.
+        """
         function, example, what = self.source.function, self.source.example, self.source.what
         with jax.enable_x64(True):
             now = trace(function, *example, what=what)
@@ -97,7 +101,7 @@ def _canonical(x: Any) -> jax.ShapeDtypeStruct:
 
 
 def retraced(tree: Any) -> Any:
-    """A target or a model with all of its traced functions in JAX's present precision."""
+    """A target or a model with all of its functions traced in JAX's current precision."""
     is_traced = functools.partial(_is, Traced)
     return jax.tree.map(lambda x: x.retraced() if is_traced(x) else x, tree, is_leaf=is_traced)
 
@@ -107,9 +111,9 @@ def _is(kind: type, x: Any) -> bool:
 
 
 def trace(function: Callable, *example: Any, what: str) -> Traced:
-    """The function frozen, from the shapes of its arguments. `what` names it in errors.
+    """Trace a function from the shapes of its arguments; `what` names it in errors.
 
-    A dictionary among the arguments, and one that is returned, keeps its order.
+    Dictionaries keep their order, both as arguments and as return values.
     """
     if isinstance(function, Traced):
         return function
@@ -135,7 +139,7 @@ def trace(function: Callable, *example: Any, what: str) -> Traced:
                 raise explained(again, what) from again
         closed, constants = without_constants(Owned()(closed))
     in_tree, out_tree = jax.tree.structure(ordered), jax.tree.structure(shape)
-    # Copies: the function's own may change, and JAX remembers them in this precision.
+    # Copy the constants: the user's arrays may change, and JAX caches them in this precision.
     names = tuple(tuple(x) if isinstance(x, Mapping) else None for x in example)
     shared = shared_jaxpr(closed, names, in_tree, out_tree)
     return Traced(shared, tuple(map(_copied, constants)), source)
@@ -150,7 +154,7 @@ def _copied(x: Any) -> Array:
 
 
 def _ordered(x: Any) -> Any:
-    """Dictionaries as ordered ones, which JAX does not sort."""
+    """Convert dictionaries to ordered ones, whose keys JAX does not sort."""
     if isinstance(x, tuple):
         return tuple(map(_ordered, x))
     return OrderedDict(x) if isinstance(x, Mapping) else x

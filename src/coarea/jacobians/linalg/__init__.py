@@ -1,1 +1,1 @@
-"""The small linear algebra that the structures of Jacobians are built from."""
+"""The linear algebra that the Jacobian structures are built from."""

@@ -1,9 +1,9 @@
-"""The matrix of a linear function, by its values at all unit vectors.
+"""The matrix of a linear function, from its values at all unit vectors.
 
-What a simulator first does to its inputs is often a product with a matrix, and what it does last as
-well. The derivatives of that would be a product of a matrix with the identity, as dear as all that
-follows. So unit vectors are known by their places for as long as they are unit vectors, and columns
-of a matrix are taken from it.
+The first and last operations of a simulator are often products with a matrix. Their derivatives
+would be products of a matrix with the identity, which can cost as much as the rest. Unit vectors
+are therefore represented symbolically, by their indices, for as long as possible. The product of a
+matrix with a unit vector is then a column of the matrix.
 """
 
 from collections.abc import Callable
@@ -15,36 +15,36 @@ import numpy as np
 from jax.extend import core
 from jaxtyping import Array, Float, Int
 
-# Operations whose results are elements of their arguments,
+# Operations that only rearrange the elements of their arguments.
 _MOVE = {"broadcast_in_dim", "concatenate", "reshape", "rev", "slice", "squeeze", "transpose"}
-# and those that do something to each of them.
+# Elementwise operations.
 _CHANGE = {"add", "add_any", "convert_element_type", "copy", "div", "mul", "neg", "select_n", "sub"}
 
 
-class _Units(NamedTuple):
-    """An array whose elements are some of those of the function's argument, times factors."""
+class _UnitVectors(NamedTuple):
+    """An array whose elements are elements of the function's argument times factors."""
 
     places: Int[np.ndarray, "*shape"]
     factors: Float[Array, "*shape"]
 
 
 class _Rows(NamedTuple):
-    """An array for each unit vector."""
+    """The values of an array at all unit vectors, stacked along the first axis."""
 
     array: Float[Array, " n *shape"]
 
 
 def matrix_of(linear: Callable[[Array], Array], like: Float[Array, " n"]) -> Float[Array, "n m"]:
-    """The values of a linear function of such vectors at all unit vectors, as rows."""
+    """The values at all unit vectors, as rows, of a linear function of vectors like `like`."""
     n = like.size
-    units = _Units(np.arange(n), jnp.ones_like(like))
+    units = _UnitVectors(np.arange(n), jnp.ones_like(like))
     (value,) = _values(jax.make_jaxpr(linear)(like), [units], n)
     value = _written_out(value, n)
     return value.array if isinstance(value, _Rows) else jnp.broadcast_to(value, (n, *value.shape))
 
 
 def _values(closed: core.ClosedJaxpr, args: list[Any], n: int) -> list[Any]:
-    """What a program makes of units and rows. All other values do not depend on the argument."""
+    """Evaluate a jaxpr on unit vectors and rows; other values do not depend on the argument."""
     known: dict[Any, Any] = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
     known.update(zip(closed.jaxpr.invars, args, strict=True))
 
@@ -58,10 +58,10 @@ def _values(closed: core.ClosedJaxpr, args: list[Any], n: int) -> list[Any]:
 
 
 def _results(equation, args, n) -> list[Any]:
-    if any(isinstance(x, _Units) for x in args):
+    if any(isinstance(x, _UnitVectors) for x in args):
         if equation.primitive.name == "jit":
             return _values(equation.params["jaxpr"], args, n)
-        result = _of_units(equation, args, n)
+        result = _of_unit_vectors(equation, args, n)
         if result is not None:
             return [result]
     args = [_written_out(x, n) for x in args]
@@ -74,31 +74,33 @@ def _results(equation, args, n) -> list[Any]:
     return [_Rows(x) for x in results] if depends else list(results)
 
 
-def _of_units(equation, args, n) -> _Units | _Rows | None:
-    """What the operation makes of them, if that is known."""
+def _of_unit_vectors(equation, args, n) -> _UnitVectors | _Rows | None:
+    """Apply the operation to symbolic unit vectors; None if there is no rule for it."""
     name, bind = equation.primitive.name, _as_function(equation)
-    units = [x for x in args if isinstance(x, _Units)]
+    units = [x for x in args if isinstance(x, _UnitVectors)]
     if any(isinstance(x, _Rows) for x in args):
         return None
     if name in _MOVE and len(units) == len(args):
         with jax.ensure_compile_time_eval():
             places = np.asarray(bind(*(x.places for x in units)))
-        return _Units(places, bind(*(x.factors for x in units)))
+        return _UnitVectors(places, bind(*(x.factors for x in units)))
     if name in _CHANGE:
         places = units[0].places
         if places.shape == equation.outvars[0].aval.shape and all(
             np.array_equal(places, x.places) for x in units
         ):
-            return _Units(places, bind(*(x.factors if isinstance(x, _Units) else x for x in args)))
+            return _UnitVectors(
+                places, bind(*(x.factors if isinstance(x, _UnitVectors) else x for x in args))
+            )
     if name == "dot_general" and len(units) == 1:
         return _product(equation, args, n)
     return None
 
 
 def _product(equation, args, n) -> _Rows | None:
-    """Of units with a matrix, if each of them takes a column of it."""
+    """The product of unit vectors and a matrix, if each selects one column; otherwise None."""
     contracted, (batch, _) = equation.params["dimension_numbers"]
-    side = int(isinstance(args[1], _Units))
+    side = int(isinstance(args[1], _UnitVectors))
     (places, factors), matrix = args[side], args[1 - side]
     along, over = contracted[side], contracted[1 - side]
     if batch or len(along) < places.ndim or len(np.unique(places)) < places.size:
@@ -114,7 +116,7 @@ def _product(equation, args, n) -> _Rows | None:
 
 
 def _written_out(value: Any, n: int) -> Any:
-    if not isinstance(value, _Units):
+    if not isinstance(value, _UnitVectors):
         return value
     is_one = value.places == np.arange(n).reshape(-1, *[1] * value.places.ndim)
     return _Rows(jnp.where(is_one, value.factors, 0))

@@ -1,8 +1,8 @@
-"""Recurrences over blocks by halves, for accelerators.
+"""Recurrences over blocks as parallel prefix scans, for accelerators.
 
-There all blocks take as long at once as one does, and the logarithm of their number many rounds are
-made instead of their number. Each is a chain of maps of one form, whose composition has that form
-again.
+An accelerator processes all blocks in the time of one. A scan over K blocks takes O(log K) rounds
+instead of K. Each recurrence is a composition of maps of one form, and compositions of such maps
+have the same form.
 """
 
 import jax
@@ -15,7 +15,7 @@ from coarea.jacobians.linalg import small
 def affine(
     A: Float[Array, "K r r"], f: Float[Array, "K r k"], reverse: bool = False
 ) -> Float[Array, "K r k"]:
-    """x_k = A_k x_{k−1} + f_k, from x_0 = f_0; or from the last to the first."""
+    """x_k = A_k x_{k−1} + f_k from x_0 = f_0; with `reverse`, from the last block to the first."""
 
     def composed(first, then):
         (A1, f1), (A2, f2) = first, then
@@ -27,7 +27,7 @@ def affine(
 def congruent(
     F: Float[Array, "K r r"], X: Float[Array, "K r r"], reverse: bool = False
 ) -> Float[Array, "K r r"]:
-    """Y_k = F_kᵀ Y_{k−1} F_k + X_k, from Y_0 = X_0; or from the last to the first."""
+    """Y_k = F_kᵀ Y_{k−1} F_k + X_k from Y_0 = X_0; with `reverse`, from the last to the first."""
 
     def composed(first, then):
         (F1, X1), (F2, X2) = first, then
@@ -39,12 +39,12 @@ def congruent(
 def schur_complements(
     diagonal: Float[Array, "K r r"], below: Float[Array, "K r r"], above: Float[Array, "K r r"]
 ) -> Float[Array, "K r r"]:
-    """S_k = diagonal_k − below_k S_{k−1}⁻¹ above_k, from S_0 = diagonal_0: below_0 is zero.
+    """S_k = diagonal_k − below_k S_{k−1}⁻¹ above_k from S_0 = diagonal_0 (below_0 is zero).
 
     These are the pivots of a block tridiagonal matrix with G_{k,k−1} = below_k and
-    G_{k−1,k} = above_k. Several blocks from S to the last one's pivot are a map D − M (S + E)⁻¹ N,
-    which follows from those of two parts by eliminating the block where they meet: only pivots of
-    the matrix itself, taken in another order, are divided by.
+    G_{k−1,k} = above_k. A run of blocks maps the pivot S before it to its last pivot,
+    D − M (S + E)⁻¹ N. The map of two adjacent runs follows by eliminating the block where they
+    meet. The only divisors are pivots of the matrix itself, for another order of elimination.
     """
 
     def composed(first, then):
@@ -64,7 +64,7 @@ def schur_complements(
 
 
 def _product(A, B):
-    """A B, of small matrices as sums, which are compiled into what comes before and after."""
+    """A B; for small matrices written as a sum, which XLA fuses with the adjacent operations."""
     if A.shape[-1] > small.LARGEST:
         return A @ B
     return jnp.sum(A[..., :, :, None] * B[..., None, :, :], axis=-2)

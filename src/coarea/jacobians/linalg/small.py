@@ -1,8 +1,9 @@
 """Factors of small matrices, written so that XLA vectorises them over chains and blocks.
 
-LAPACK is called once for each matrix of a batch, which for a few rows costs more than the factor.
-Up to `_WRITTEN_OUT` rows every element has its own formula, which is fastest but takes long to
-compile for more; up to `LARGEST` rows there is a loop over rows; beyond, LAPACK is called.
+LAPACK is called once for each matrix of a batch, and for a few rows the call costs more than the
+factorisation. Up to `_WRITTEN_OUT` rows every element has its own formula. This is the fastest way,
+but takes long to compile for more rows. Up to `LARGEST` rows there is a loop over rows. Beyond
+that, LAPACK is called.
 """
 
 import math
@@ -14,12 +15,12 @@ from jaxtyping import Array, Float
 
 LARGEST = 8
 _WRITTEN_OUT = 4
-# Triangles of up to so many rows are inverted by solving, larger ones by halves.
+# Triangular matrices up to this size are inverted by a solve, larger ones by recursive blocking.
 _SMALL = 32
 
 
 def cholesky(A: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
-    """The lower factor C with C Cᵀ = A. Not a number where A is not positive definite."""
+    """The lower factor C with C Cᵀ = A; NaN if A is not positive definite."""
     n = A.shape[-1]
     if n == 0 or n > LARGEST:
         return jnp.linalg.cholesky(A)
@@ -60,7 +61,7 @@ def solve_lower_transpose(
     if n > LARGEST:
         return solve_triangular(C, b, lower=True, trans="T")
     if n > _WRITTEN_OUT:
-        # From the last row to the first, turned about, it is a lower triangle again.
+        # Reversing the order of rows and columns makes Cᵀ lower triangular.
         turned = jnp.flip(transpose(C), (-1, -2))
         return jnp.flip(_solve_by_rows(turned, jnp.flip(b, -2)), -2)
     x: list[Array] = [b[..., 0, :]] * n
@@ -73,7 +74,7 @@ def solve_lower_transpose(
 def solve(
     A: Float[Array, "*batch n n"], b: Float[Array, "*batch n k"]
 ) -> Float[Array, "*batch n k"]:
-    """A⁻¹ b by elimination, rows exchanged for the largest pivot."""
+    """A⁻¹ b by Gaussian elimination with partial pivoting."""
     n = A.shape[-1]
     if n > LARGEST:
         return jnp.linalg.solve(A, b)
@@ -101,8 +102,8 @@ def inverse_of_cholesky(A: Float[Array, "*batch n n"]) -> Float[Array, "*batch n
     n = A.shape[-1]
     if n > _WRITTEN_OUT:
         return inverse_of_lower(cholesky(A))
-    # One division a row: the rest is so cheap that XLA rather computes it again than keeps it, and
-    # what comes of it are few programs.
+    # One division a row. The other operations are so cheap that XLA recomputes their results
+    # instead of storing them, which leads to fewer kernels.
     C: list[list[Array]] = []
     T: list[list[Array]] = []
     for i in range(n):
@@ -120,7 +121,7 @@ def inverse_of_cholesky(A: Float[Array, "*batch n n"]) -> Float[Array, "*batch n
 
 
 def inverse_of_lower(C: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
-    """C⁻¹, by halves if large, so that most are products: a solve takes twice as long."""
+    """C⁻¹; if C is large, by recursive blocking, as products take half the time of a solve."""
     n = C.shape[-1]
     if n <= _SMALL:
         return solve_lower(C, jnp.broadcast_to(jnp.eye(n, dtype=C.dtype), C.shape))
@@ -132,7 +133,7 @@ def inverse_of_lower(C: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"
 
 def root_of_inverse(A: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
     """The lower R with R Rᵀ = A⁻¹."""
-    # From the last row to the first: A = C Cᵀ with an upper C, and R = C⁻ᵀ.
+    # Reversing the order of rows and columns gives A = C Cᵀ with an upper C. Then R = C⁻ᵀ.
     turned = inverse_of_cholesky(jnp.flip(A, (-1, -2)))
     return transpose(jnp.flip(turned, (-1, -2)))
 
@@ -164,7 +165,7 @@ def _solve_by_rows(C, b):
 
 
 def _solve_by_elimination(A, b):
-    """Gauss and Jordan: rows exchanged for the largest pivot, then every other row cleared."""
+    """Gauss–Jordan elimination with partial pivoting."""
     n = A.shape[-1]
     index = jax.lax.broadcasted_iota(int, A.shape[:-1], A.ndim - 2)
 
@@ -173,7 +174,7 @@ def _solve_by_elimination(A, b):
         best = jnp.argmax(jnp.where(index >= i, jnp.abs(column), -1.0), axis=-1)
         chosen = (index == best[..., None])[..., None]
         pivot = jnp.sum(jnp.where(chosen, rows, 0.0), axis=-2, keepdims=True)
-        # What was in row i goes where the pivot came from.
+        # Move row i to the place of the pivot row.
         rows = jnp.where(chosen, _pick(rows, i, -2)[..., None, :], rows)
         pivot = pivot / _pick(pivot, i, -1)[..., None]
         factor = jnp.where(index == i, 0.0, _pick(rows, i, -1))
@@ -196,11 +197,11 @@ def _dot(a: list[Array], b: list[Array], n: int):
 
 @jax.custom_jvp
 def sum_of_logs(x: Float[Array, " n"]) -> Float[Array, ""]:
-    """Σ log |x|: the logarithm of the product, from which the powers of two are taken out first.
+    """Σ log |x|, as the logarithm of a product from which powers of two are split off.
 
     On a CPU a logarithm takes as long as a dozen products.
     """
-    most = -int(jnp.finfo(x.dtype).minexp)  # of so many factors, none below ½, there is a product
+    most = -int(jnp.finfo(x.dtype).minexp)  # a product of this many factors ≥ ½ cannot underflow
     factors, powers = jnp.frexp(jnp.abs(x))
     if x.size > most:
         factors = jnp.pad(factors, (0, -x.size % most), constant_values=1.0).reshape(most, -1)
@@ -215,7 +216,7 @@ def _(primals, tangents):
 
 
 def products(rows: Float[Array, "n k"], x: Float[Array, " k"]) -> Float[Array, " n"]:
-    """Each row times x. On an accelerator a sum, which takes in how the two are computed."""
+    """The product of each row with x; on an accelerator a sum, which XLA fuses with its inputs."""
     if rows.shape[0] > LARGEST:
         return rows @ x
     return jax.lax.platform_dependent(
@@ -224,14 +225,14 @@ def products(rows: Float[Array, "n k"], x: Float[Array, " k"]) -> Float[Array, "
 
 
 def outer_products(A: Float[Array, "n k"], B: Float[Array, "m k"]) -> Float[Array, "n m"]:
-    """A Bᵀ: each row of A times each of B."""
+    """A Bᵀ: the inner products of the rows of A with those of B."""
     if max(A.shape[0], B.shape[0]) > LARGEST:
         return A @ B.T
     return jnp.sum(A[:, None] * B[None], axis=2)
 
 
 def combine(x: Float[Array, " n"], rows: Float[Array, "n k"]) -> Float[Array, " k"]:
-    """x B, the rows of B weighted and added: while they are few, element by element."""
+    """x B, a weighted sum of the rows of B; written out if there are few rows."""
     if not 0 < x.shape[0] <= LARGEST:
         return x @ rows
     terms = [x[i] * rows[i] for i in range(x.shape[0])]
@@ -239,7 +240,7 @@ def combine(x: Float[Array, " n"], rows: Float[Array, "n k"]) -> Float[Array, " 
 
 
 def matmul(A: Float[Array, "m n"], B: Float[Array, "n k"]) -> Float[Array, "m k"]:
-    """A B for a B with long rows, which are added element by element while they are few."""
+    """A B for a B with long rows; a written-out sum if there are few rows."""
     if not 0 < A.shape[1] <= LARGEST:
         return A @ B
     terms = [A[:, i, None] * B[None, i] for i in range(A.shape[1])]
@@ -256,8 +257,8 @@ def lq(
 ) -> tuple[Float[Array, "*batch r r"], Float[Array, "*batch r w"]]:
     """B = C Q with C lower triangular and QQᵀ = I, r ≤ w.
 
-    By orthogonalising each row twice against those before: as accurate as rotations, and it keeps
-    the digits that the Cholesky factor of BBᵀ would lose where rows differ in size.
+    Each row is orthogonalised twice against the previous rows, which is as accurate as rotations.
+    The Cholesky factor of BBᵀ would lose digits if the rows differ in size.
     """
     r = B.shape[-2]
     if r > LARGEST:

@@ -1,14 +1,17 @@
-"""Products of large matrices of which half is zero, or known, by halves: most of it saved."""
+"""Products of large triangular matrices, and Gram matrices, by recursive blocking.
+
+Half of such a product is zero, or known by symmetry; most of that half is not computed.
+"""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-# More rows are halved: two products then take less time than one.
+# Matrices with more rows than this are split. Two smaller products then take less time than one.
 _LARGE = 256
 
 
 def gram(J: Float[Array, "n m"]) -> Float[Array, "n n"]:
-    """J Jᵀ, of which the upper half may be missing if it is large."""
+    """J Jᵀ; if it is large, parts of its upper triangle are zero."""
     n = len(J)
     if n <= _LARGE:
         return J @ J.T
@@ -18,7 +21,7 @@ def gram(J: Float[Array, "n m"]) -> Float[Array, "n n"]:
 
 
 def lower_times(C: Float[Array, "n n"], B: Float[Array, "n m"]) -> Float[Array, "n m"]:
-    """C B for a lower C, without the products with its zeros if it is large."""
+    """C B for a lower C; if C is large, products with its zeros are skipped."""
     h = len(C) // 2
     if len(C) <= _LARGE:
         return C @ B
@@ -27,7 +30,7 @@ def lower_times(C: Float[Array, "n n"], B: Float[Array, "n m"]) -> Float[Array, 
 
 
 def lower_transpose_times(C: Float[Array, "n n"], B: Float[Array, "n m"]) -> Float[Array, "n m"]:
-    """Cᵀ B for a lower C, likewise."""
+    """Cᵀ B for a lower C; if C is large, products with its zeros are skipped."""
     h = len(C) // 2
     if len(C) <= _LARGE:
         return C.T @ B

@@ -3,10 +3,10 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from test_approximate import Y, location
 
 import coarea as co
 from coarea.errors import AcceptanceError, DataError, ModelError, SettingError, StartError
-from test_approximate import Y, location
 
 UNDIRECTED = co.Generator(lambda u: {"z": u["z"], "y": u["z"] + u["n"]}, {"z": (), "n": 2})
 STEPS = co.Generator(

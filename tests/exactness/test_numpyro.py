@@ -174,7 +174,7 @@ def test_data_may_come_by_obs_by_name_or_as_a_likelihood(x64):
     )
 
 
-def test_a_likelihood_that_is_not_lifted_has_the_same_posterior():
+def test_a_likelihood_without_a_noise_input_has_the_same_posterior():
     def model(y):
         mu = numpyro.sample("mu", dist.Normal(0.0, 2.0))
         nu = numpyro.sample("nu", dist.Normal(0.0, 2.0))
@@ -185,9 +185,9 @@ def test_a_likelihood_that_is_not_lifted_has_the_same_posterior():
     # mu | sum: N(1.5, 2); with six observations of unit variance.
     precision = 1 / 2.0 + 6
     mean = (1.5 / 2.0 + y.sum()) / precision
-    for lift in (None, ()):
-        posterior = co.condition(model, {"sum": 3.0}, args=(y,), lift=lift)
-        assert posterior.num_constraints == (7 if lift is None else 1)
+    for names in (None, ()):
+        posterior = co.condition(model, {"sum": 3.0}, args=(y,), noise_inputs=names)
+        assert posterior.num_constraints == (7 if names is None else 1)
         mu = co.sample(posterior, draws=2000, chains=2).posterior["mu"].values
         assert_mean(mu, mean)
         assert_mean((mu - mean) ** 2, 1 / precision)
@@ -383,7 +383,7 @@ LIFTED = {
 
 
 @pytest.mark.parametrize("name", LIFTED)
-def test_a_lifted_site_has_the_posterior_of_its_likelihood(name):
+def test_a_site_with_a_noise_input_has_the_posterior_of_its_likelihood(name):
     distribution, y = LIFTED[name]
 
     def model(y):
@@ -461,11 +461,17 @@ MISTAKES = {
     "a shape": (pair, {"positive": np.ones(2)}, {}, DataError, "has shape"),
     "not a number": (pair, {"sum": np.nan}, {}, DataError, "not finite"),
     "nothing exact": (counted, {"count": 3}, {}, DataError, "nothing is observed exactly"),
-    "lift of no site": (pair, {"sum": 1.0}, {"lift": ["z"]}, ModelError, "lift names 'z'"),
+    "lift of no site": (
+        pair,
+        {"sum": 1.0},
+        {"noise_inputs": ["z"]},
+        ModelError,
+        "noise_inputs names 'z'",
+    ),
     "lift without a map": (
         counted,
         {"sum": 1.0, "count": 3},
-        {"lift": ["count"]},
+        {"noise_inputs": ["count"]},
         ModelError,
         "Poisson has no map",
     ),
@@ -476,7 +482,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_mistakes_are_told(name):
+def test_mistakes_are_refused(name):
     model, observed, options, error, words = MISTAKES[name]
     with pytest.raises(error, match=words):
         co.condition(model, observed, **options)

@@ -10,8 +10,8 @@ import numpy as np
 
 import coarea as co
 
-README = Path(__file__).parents[1] / "README.md"
-DEEP_MODELS = Path(__file__).parents[1] / "docs/guides/deep-generative-models.md"
+README = Path(__file__).parents[2] / "README.md"
+DEEP_MODELS = Path(__file__).parents[2] / "docs/guides/deep-generative-models.md"
 
 
 def test_the_examples_in_the_readme_run(monkeypatch):

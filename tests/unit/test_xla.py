@@ -1,16 +1,17 @@
-"""Programs as one routine: the same results, and only where XLA can make one of them."""
+"""Hints to XLA: fused kernels and values computed once give the same results as without."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from arviz_stats.sampling_diagnostics import ess
 
 import coarea as co
 from coarea.execution import blocks, run
 from coarea.execution.transitions import ExactTransition, begin
 from coarea.jacobians.linalg import small
 from coarea.sampling.sample import plan_for
-from coarea.xla import fuse_cpu, materialize
+from coarea.xla import fuse_cpu, materialize, options
 
 OPTIONS = {"xla_disable_hlo_passes": "dot-library-rewriter,cpu-parallel-task-assigner"}
 
@@ -34,7 +35,7 @@ def arguments():
     return jax.random.key(3), jnp.ones((2, 3)), jnp.asarray(7), jnp.asarray(True), unused, small
 
 
-def test_a_routine_does_what_its_parts_do(x64):
+def test_a_fused_kernel_computes_the_same(x64):
     one = jax.jit(lambda *args: fuse_cpu(walk, args), compiler_options=OPTIONS)
     assert 'xla_cpu_small_call = "true"' in one.lower(*arguments()).as_text()
     (key, *found), (other, *exact) = one(*arguments()), walk(*arguments())
@@ -54,7 +55,7 @@ UNSUITED = {
 
 
 @pytest.mark.parametrize("what", UNSUITED)
-def test_what_cannot_be_a_routine_is_none(what, x64):
+def test_what_cannot_be_fused_is_not(what, x64):
     function = UNSUITED[what]
     x = jnp.asarray([2.0, 1.0, 4.0, 3.0, 5.0])
     one = jax.jit(lambda x: fuse_cpu(function, (x,)))
@@ -93,15 +94,15 @@ def test_chains_make_the_same_draws(num_chains, structure, kernel, x64):
     begun = begin(plan, posterior, jax.random.split(jax.random.key(1), num_chains), start, None)
     programs = (ExactTransition(plan, posterior, True, 1024, fuse) for fuse in (False, True))
     args = begun, jnp.asarray(0), jnp.asarray(10)
-    plain, routine = (blocks.advance(program, *args)[1] for program in programs)
+    plain, fused = (blocks.advance(program, *args)[1] for program in programs)
     lowered = blocks._advance_fused.lower(ExactTransition(plan, posterior, True, 1024, True), *args)
     assert "xla_cpu_small_call" in lowered.as_text()
     assert float(plain.stats.acceptance_rate[:, :10].max()) > 0
-    np.testing.assert_allclose(routine.latents["z"], plain.latents["z"], rtol=1e-6, atol=1e-8)
-    np.testing.assert_array_equal(routine.stats.n_steps, plain.stats.n_steps)
+    np.testing.assert_allclose(fused.latents["z"], plain.latents["z"], rtol=1e-6, atol=1e-8)
+    np.testing.assert_array_equal(fused.stats.n_steps, plain.stats.n_steps)
 
 
-def test_a_compiler_that_refuses_a_routine_is_not_the_end(monkeypatch):
+def test_a_compiler_that_refuses_to_fuse_does_not_end_the_run(monkeypatch):
     tried = []
 
     def refuse(transition, _):
@@ -114,7 +115,7 @@ def test_a_compiler_that_refuses_a_routine_is_not_the_end(monkeypatch):
     assert tried == [True]
 
 
-def test_what_is_kept_is_the_same_and_is_read(x64):
+def test_what_is_materialized_is_the_same_and_computed_once(x64):
     def gram(x):
         y = materialize({"a": jnp.sin(x)})["a"]
         return y @ y.T
@@ -127,6 +128,59 @@ def test_what_is_kept_is_the_same_and_is_read(x64):
     gradient = jax.grad(lambda x: jnp.sum(gram(x)))(x[0])
     exact = 2 * jnp.cos(x[0]) * jnp.sin(x[0]).sum(0, keepdims=True)
     np.testing.assert_allclose(gradient, exact, rtol=1e-12)
+
+
+@pytest.fixture
+def hints(monkeypatch):
+    """A function that switches the hints on or off."""
+    return lambda on: monkeypatch.setenv("COAREA_XLA_HINTS", "1" if on else "0")
+
+
+@pytest.mark.parametrize("structure", ["auto", "chart"])
+def test_draws_have_the_same_moments_without_hints(structure, hints):
+    posterior = noisy(structure)
+    draws = []
+    for on in (True, False):
+        hints(on)
+        found = co.sample(posterior, draws=2000, warmup=200, chains=2, progress=False)
+        draws.append(found.posterior["z"].values)
+    for power in (1, 2):
+        for i in range(draws[0].shape[-1]):
+            hinted, plain = (z[..., i] ** power for z in draws)
+            errors = [x.std() / np.sqrt(float(ess(x, method="mean"))) for x in (hinted, plain)]
+            assert abs(hinted.mean() - plain.mean()) < 4 * np.hypot(*errors)
+
+
+def test_without_hints_programs_are_plain(hints, x64):
+    posterior = noisy("auto")
+    plan = plan_for(posterior, co.CHMC(), 0)
+    u = jnp.asarray(co.find_start(posterior, jax.random.key(0), 1))
+    transition = ExactTransition(plan, posterior, True, 64)
+    zero = jnp.asarray(0)
+
+    def lowered():
+        chains = begin(plan, posterior, jax.random.split(jax.random.key(1), 1), u, None)
+        return blocks._advance.lower(transition, chains, zero, zero).as_text()
+
+    hints(True)
+    assert "inlineable" in lowered()
+    hints(False)
+    assert "inlineable" not in lowered()
+    assert not options.for_transitions(fused=True)
+    assert not options.for_fast_compile(0)
+
+
+def test_hints_are_off_on_versions_of_jax_that_were_not_tried(monkeypatch, caplog):
+    monkeypatch.delenv("COAREA_XLA_HINTS", raising=False)
+    monkeypatch.setattr(options, "_TRIED_VERSIONS", ())
+    options._is_tried.cache_clear()
+    try:
+        assert not options.hints_enabled()
+        assert not options.hints_enabled()
+    finally:
+        options._is_tried.cache_clear()
+    assert len(caplog.records) == 1
+    assert "COAREA_XLA_HINTS=1" in caplog.text
 
 
 @pytest.mark.parametrize("n", [0, 1, 100, 1023, 3000])

@@ -31,7 +31,7 @@ from exact import standard_errors_off
 pytestmark = pytest.mark.usefixtures("x64")
 
 LENGTHS = dict(zip(BONES, np.exp(log_length_moments()[0]), strict=True))
-PAPER = Path(__file__).parents[2] / "shared/data/paper/pose_decoder.npz"
+PAPER = Path(__file__).parents[3] / "shared/data/paper/pose_decoder.npz"
 
 
 def posed(**degrees):

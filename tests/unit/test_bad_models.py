@@ -1038,15 +1038,15 @@ NUMPYRO = {
         "args=(), kwargs=[1]: give a tuple and a dictionary of the",
         lambda: co.condition(scoped, {"total": 0.1}, kwargs=[1]),
     ),
-    "lift": (
+    "noise_inputs": (
         ModelError,
-        "lift names 'q', but it is not a site of the model",
-        lambda: co.condition(scoped, {"total": 0.1}, lift=["q"]),
+        "noise_inputs names 'q', but it is not a site of the model",
+        lambda: co.condition(scoped, {"total": 0.1}, noise_inputs=["q"]),
     ),
-    "lift int": (
+    "noise_inputs int": (
         ModelError,
-        "lift=3: give the names of observed sites, such as ['y']",
-        lambda: co.condition(scoped, {"total": 0.1}, lift=3),
+        "noise_inputs=3: give the names of observed sites, such as ['y']",
+        lambda: co.condition(scoped, {"total": 0.1}, noise_inputs=3),
     ),
     "structure": (
         ModelError,

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 page = SimpleNamespace(**runpy.run_path(str(EXAMPLES / "observe_a_deterministic.py")))
 
 HELD = {

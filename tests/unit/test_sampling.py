@@ -157,16 +157,16 @@ def test_a_model_that_factors_matrices_is_not_vectorised(root, together, x64):
     assert _vmap_width(co.condition(model, {"y": np.full((5, 2), 0.3)}), 8) == together
 
 
-def test_other_data_of_the_same_shape_compile_nothing_new(posterior):
+def test_other_data_of_the_same_shape_compile_nothing_new(posterior, compilations):
     # Conditioned here: what the fixture compiled may have been dropped since.
     co.sample(co.condition(posterior.generator, {"y": np.array([0.1, 0.4])}), **OPTIONS)
-    compiled = []
-    jax.monitoring.register_event_duration_secs_listener(
-        lambda event, *_, **__: compiled.append(event) if "backend_compile" in event else None
-    )
+    assert compilations
+    compilations.clear()
     other = co.condition(posterior.generator, {"y": np.array([0.3, 0.2])})
     co.sample(other, **(OPTIONS | {"warmup": 50}), seed=3)
-    assert not compiled
+    assert not compilations
+    co.sample(other, **(OPTIONS | {"keep": None}))
+    assert compilations
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from scipy import stats
 
 import coarea as co
 from coarea.approximate.hamiltonian import Synthetic
-from coarea.approximate.smc import _Population
+from coarea.approximate.smc import _log_weights, _Population
 from coarea.approximate.softened import Directed, soften
 from coarea.approximate.weights import normalised
 from coarea.errors import StartError
@@ -403,6 +403,6 @@ def test_particles_are_copied_in_proportion_to_their_weights(kernel, x64):
     target = soften(location(), {"y": Y}, 0.1, kernel)
     population, same = (_Population(target, None, 500, 0) for _ in range(2))
     epsilon, _ = population._next_tolerance(np.inf, 0.1)
-    weights = normalised(same._log_weights(epsilon, np.inf))
+    weights = normalised(np.asarray(_log_weights(target, same._at, np.inf, epsilon)))
     copies = np.array([np.sum(np.all(population._at.u == u, axis=1)) for u in same._at.u])
     assert np.all(np.abs(copies - 500 * weights) < 1)

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import pytest
+from test_numpyro import exponentials
 
 import coarea as co
 from coarea.errors import PrecisionError, SettingError
 from exact import assert_mean
-from test_numpyro import exponentials
 
 
 def kernel_run(chain_method, **options):
@@ -75,7 +75,7 @@ assert abs(float(x[..., 0].mean()) / 42 - 0.2) < 0.02
 
 
 def test_chains_run_on_devices_of_their_own():
-    script = PARALLEL.format(tests=str(Path(__file__).parent))
+    script = PARALLEL.format(tests=str(Path(__file__).parents[1]))
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
 
