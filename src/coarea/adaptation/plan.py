@@ -9,6 +9,7 @@ from coarea.adaptation.warmup import Adaptation, AdaptedParameters, Warmup
 from coarea.kernels.kernel import AbstractKernel, Tuning
 from coarea.manifolds.rescaling import Rescaling
 from coarea.manifolds.target import AbstractTarget
+from coarea.xla import jit_fast_compile
 
 
 class Plan(eqx.Module):
@@ -41,9 +42,14 @@ def plan_for(target: AbstractTarget, kernel: AbstractKernel, warmup: int, seed: 
             kernel.target_acceptance,
             kernel.longest_step(target),
             jnp.asarray(warmup),
-            target.scales.position,
+            _position_scale(target),
             jnp.asarray(seed * 0x85EBCA6B % 2**32, jnp.uint32),
             mass,
         ),
         None if kernel.step_size is None else jnp.asarray(kernel.step_size, float),
     )
+
+
+@jit_fast_compile
+def _position_scale(target: AbstractTarget) -> Float[Array, ""]:
+    return target.scales.position
