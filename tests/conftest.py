@@ -3,9 +3,9 @@ import os
 from importlib.metadata import version
 from pathlib import Path
 
-# Most of the time of these tests is compilation, which takes half as long without optimisation. With
-# COAREA_TEST_SHIPPED=1 programs are compiled as users compile them. Later versions of JAX do not know
-# the second flag, and XLA aborts on flags that it does not know.
+# Most of the time of these tests is compilation, which takes half as long without optimisation.
+# With COAREA_TEST_SHIPPED=1 programs are compiled as users compile them. Later versions of JAX do
+# not know the second flag, and XLA aborts on flags that it does not know.
 if os.environ.get("COAREA_TEST_SHIPPED", "0") == "0":
     os.environ.setdefault(
         "XLA_FLAGS",
