@@ -23,7 +23,7 @@ from coarea.approximate.method import (
 from coarea.approximate.softened import Directed, Softened, checked_model, soften
 from coarea.approximate.starts import best_of_prior, near_the_data, on_the_data
 from coarea.errors import ModelError, SettingError, StartError
-from coarea.generators import AbstractSimulator, Markov
+from coarea.generators import AbstractSimulator
 from coarea.generators.generator import named
 from coarea.kernels.kernel import check_step_size, step_range
 from coarea.manifolds.observation import Observation, as_given, observe
@@ -161,14 +161,14 @@ def as_step(step_size: float | None) -> Float[Array, ""] | None:
 
 
 def report_of(directed: Directed, outputs: Callable | None) -> Callable:
-    """The function that reports: `outputs` if given, the model's own, or the identity."""
+    """The function that reports: `outputs` if given, else the model's own."""
     if outputs is not None:
         return trace(
             lambda values: named(outputs(values), "outputs", "values"),
             directed.prior.example_values,
             what="outputs",
         )
-    return directed.model.reported if isinstance(directed.model, Markov) else dict
+    return directed.model.reported
 
 
 def _one_number(log_likelihood: Callable) -> Callable:

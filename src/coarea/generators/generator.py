@@ -85,6 +85,10 @@ class AbstractSimulator(AbstractGenerator):
     def outputs(self, u):
         return self.outputs_of(self.inputs.values(u))
 
+    def reported(self, parameters: Mapping[str, Array]) -> dict[str, Array]:
+        """What to report if only the parameters are known; by default these."""
+        return dict(parameters)
+
     @property
     def has_factor(self) -> bool:
         """Whether the density has a factor besides that of the inputs."""

@@ -185,11 +185,12 @@ class Markov(AbstractSimulator):
             return x
         return jnp.asarray(self.observe(s, x, n, (interval + 1) * self.observe_every - 1))
 
-    def reported(self, s: Mapping[str, Array]) -> dict[str, Array]:
+    @override
+    def reported(self, parameters):
         """The outputs that depend on the shared inputs alone."""
         if self.report is None:
-            return dict(s)
-        return named(self.report(dict(s)), "outputs", "values")
+            return dict(parameters)
+        return named(self.report(dict(parameters)), "outputs", "values")
 
     def intervals(self, noise: Array) -> Array:
         """The noise of all steps, with a row for each interval between observations."""

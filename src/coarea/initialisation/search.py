@@ -8,7 +8,6 @@ from jaxtyping import Array, Bool, Float, Key
 
 from coarea.dynamics.projection import Tolerance
 from coarea.initialisation.approach import Start, improve
-from coarea.manifolds.lifted import LiftedPosterior
 from coarea.manifolds.target import AbstractConstrainedTarget
 from coarea.xla import jit_fast_compile
 
@@ -46,12 +45,19 @@ def search(
         return jax.lax.while_loop(unfinished, another_round, carry)[2]
     while unfinished(carry):
         carry = another_round(carry)
-    if isinstance(target, LiftedPosterior):
-        return _search_unlifted(target, keys, tolerance, carry[2])
-    return carry[2]
+    unlifted = target.unlifted
+    if unlifted is target:
+        return carry[2]
+    return _search_unlifted(target, unlifted, keys, tolerance, carry[2])
 
 
-def _search_unlifted(target: LiftedPosterior, keys, tolerance, best: Start) -> Start:
+def _search_unlifted(
+    target: AbstractConstrainedTarget,
+    unlifted: AbstractConstrainedTarget,
+    keys,
+    tolerance,
+    best: Start,
+) -> Start:
     """Find starts without state augmentation, for the chains that have no plausible start.
 
     If the states are variables, the search may end at a path that only implausibly large noise can
@@ -60,15 +66,15 @@ def _search_unlifted(target: LiftedPosterior, keys, tolerance, best: Start) -> S
     for tries in range(ROUNDS):
         if np.all(_are_plausible(target, best, tolerance)):
             break
-        guesses = _guesses(target.unlifted, keys, np.array(tries))
-        near = improve(target.unlifted, guesses, tolerance)
+        guesses = _guesses(unlifted, keys, np.array(tries))
+        near = improve(unlifted, guesses, tolerance)
         found = improve(target, _lifted(target, near.u), tolerance)
         best = _better(target, best, found, tolerance)[1]
     return best
 
 
 @jit_fast_compile
-def _lifted(target: LiftedPosterior, u):
+def _lifted(target: AbstractConstrainedTarget, u):
     return jax.vmap(target.lift)(u)
 
 

@@ -148,6 +148,7 @@ class LiftedPosterior(AbstractConstrainedTarget):
             base_gradient - volume_gradient,
         )
 
+    @override
     def guess(self, key):
         """Prior draws of the inputs, and states that agree with what was seen.
 
@@ -168,8 +169,12 @@ class LiftedPosterior(AbstractConstrainedTarget):
         return self.rescaling.to_sampler_space(u)
 
     @property
-    def unlifted(self) -> Posterior:
-        """The same posterior among the inputs alone. It costs more, but simulates."""
+    @override
+    def unlifted(self):
+        """The same posterior without state augmentation.
+
+        It costs more, but its states come from simulation.
+        """
         at = self.layout
         shape = (at.model.num_observations, *at.data_shape)
         seen = np.asarray(at.is_seen).ravel()
@@ -178,7 +183,8 @@ class LiftedPosterior(AbstractConstrainedTarget):
         dense = Dense(observation.values.size, at.model.inputs.size)
         return Posterior(at.model, (observation,), dense, "")
 
-    def lift(self, u: Float[Array, " K"]) -> Float[Array, " M"]:
+    @override
+    def lift(self, u):
         """The position that stands for inputs: these, and the states that they lead to."""
         at = self.layout
         inputs, K = at.model.inputs, at.num_intervals

@@ -160,6 +160,15 @@ class AbstractConstrainedTarget(AbstractTarget):
         return None
 
     @property
+    def unlifted(self) -> "AbstractConstrainedTarget":
+        """The same distribution without state augmentation; the target itself if it has none."""
+        return self
+
+    def lift(self, u: Float[Array, " K"]) -> Float[Array, " M"]:
+        """The position that stands for a position of `unlifted`."""
+        return u
+
+    @property
     def manifold(self):
         """The target itself."""
         return self
