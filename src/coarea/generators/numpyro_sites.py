@@ -19,15 +19,9 @@ from numpyro.distributions.distribution import Unit
 from numpyro.primitives import Messenger
 
 from coarea.errors import DataError, ModelError
-from coarea.generators.distributions import (
-    from_normal,
-    has_normal_map,
-    innermost,
-    is_valid,
-    kind_of,
-    out_of_range,
-)
+from coarea.generators.distributions import innermost, is_valid, kind_of, out_of_range
 from coarea.generators.inputs import Flat
+from coarea.generators.normal_maps import from_normal, has_normal_map
 
 _REFUSED = {
     "param": "numpyro.param is for optimisation, and has no prior: make it a sample site or a "
