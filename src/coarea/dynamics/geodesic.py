@@ -6,7 +6,7 @@ from typing_extensions import override
 
 from coarea.dynamics.integrator import AbstractIntegrator, at_rest, half_kick
 from coarea.errors import SettingError
-from coarea.manifolds.target import AbstractConstrainedTarget, AbstractGeodesic
+from coarea.manifolds.target import AbstractConstrainedTarget, AbstractGeodesicFlow
 from coarea.xla import jit_bounded
 
 
@@ -57,7 +57,7 @@ class Geodesic(AbstractIntegrator):
         return half_kick(moved, h)
 
 
-def _geodesic_of(target) -> AbstractGeodesic:
+def _geodesic_of(target) -> AbstractGeodesicFlow:
     geodesic = target.geodesic if isinstance(target, AbstractConstrainedTarget) else None
     if geodesic is None:
         raise SettingError(

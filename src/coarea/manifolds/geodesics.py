@@ -12,10 +12,10 @@ from typing_extensions import override
 
 from coarea.errors import ModelError
 from coarea.manifolds.manifold import Manifold
-from coarea.manifolds.target import AbstractGeodesic
+from coarea.manifolds.target import AbstractGeodesicFlow
 
 
-class Arcs(AbstractGeodesic):
+class Arcs(AbstractGeodesicFlow):
     """Great circles, one for each of the unit vectors in the last axis of a shape."""
 
     shape: tuple[int, ...] = eqx.field(static=True)
@@ -43,7 +43,7 @@ class Arcs(AbstractGeodesic):
         return end.ravel(), self.project(end.ravel(), p.ravel())
 
 
-class StiefelGeodesic(AbstractGeodesic):
+class StiefelGeodesic(AbstractGeodesicFlow):
     """Geodesics of n×d matrices with orthonormal columns, in the metric of the ambient space."""
 
     shape: tuple[int, int] = eqx.field(static=True)

@@ -16,7 +16,7 @@ from coarea.jacobians.dense import Dense
 from coarea.manifolds.rescaling import Rescaling
 from coarea.manifolds.target import (
     AbstractConstrainedTarget,
-    AbstractGeodesic,
+    AbstractGeodesicFlow,
     AbstractReporter,
     Evaluation,
     Scales,
@@ -46,7 +46,7 @@ class Manifold(AbstractConstrainedTarget):
     point: np.ndarray | dict[str, np.ndarray]
     jacobian: Dense
     rescaling: Rescaling
-    closed_form: AbstractGeodesic | None
+    closed_form: AbstractGeodesicFlow | None
     _num_constraints: int = eqx.field(static=True)
     _size: np.ndarray
     _residual_size: np.ndarray
@@ -58,9 +58,9 @@ class Manifold(AbstractConstrainedTarget):
         log_density: Callable,
         *,
         point: Any,
-        geodesic: AbstractGeodesic | None = None,
+        geodesic: AbstractGeodesicFlow | None = None,
     ):
-        if not (geodesic is None or isinstance(geodesic, AbstractGeodesic)):
+        if not (geodesic is None or isinstance(geodesic, AbstractGeodesicFlow)):
             raise ModelError(
                 f"geodesic={geodesic!r}: leave it out; spheres and Stiefel manifolds have theirs "
                 "(coarea.manifolds.Sphere, coarea.manifolds.Stiefel)."

@@ -106,7 +106,7 @@ class AbstractTarget(eqx.Module):
         """The position that stands for a point of the manifold."""
 
 
-class AbstractGeodesic(eqx.Module):
+class AbstractGeodesicFlow(eqx.Module):
     """Free motion on a manifold in closed form (Byrne & Girolami 2013)."""
 
     @property
@@ -155,7 +155,7 @@ class AbstractConstrainedTarget(AbstractTarget):
         """A random point of the ambient space near which to look for the manifold."""
 
     @property
-    def geodesic(self) -> AbstractGeodesic | None:
+    def geodesic(self) -> AbstractGeodesicFlow | None:
         """Geodesics in closed form, if the manifold has them: then no equations are solved."""
         return None
 
