@@ -14,6 +14,7 @@ from typing_extensions import override
 from coarea.jacobians.indices import Indices
 from coarea.jacobians.linalg import prefix_scans, small
 from coarea.jacobians.split import AbstractLocal, AbstractSplit
+from coarea.xla import on_cpu
 
 
 class Bidiagonal(eqx.Module):
@@ -80,7 +81,7 @@ class BidiagonalFactor(AbstractLocal):
             return prefix_scans.affine(-inverse @ self.L, inverse @ b)
 
         b = self._blocks(b)
-        return _rows_of(jax.lax.platform_dependent(b, cpu=sequential, default=parallel))
+        return _rows_of(on_cpu(sequential, b, otherwise=parallel))
 
     @override
     def solve_transpose(self, b):
@@ -99,7 +100,7 @@ class BidiagonalFactor(AbstractLocal):
             return prefix_scans.affine(-inverse @ small.transpose(after), inverse @ b, True)
 
         b = self._blocks(b)
-        return _rows_of(jax.lax.platform_dependent(b, cpu=sequential, default=parallel))
+        return _rows_of(on_cpu(sequential, b, otherwise=parallel))
 
     def _inverse_of_C(self):
         return small.inverse_of_lower(self.C)
@@ -154,7 +155,7 @@ class BidiagonalFactor(AbstractLocal):
             return along @ prefix_scans.affine(-above, prefix_scans.affine(-below, b), reverse=True)
 
         blocks = *self.B.product(previous.B), self._blocks(b)
-        return _rows_of(jax.lax.platform_dependent(*blocks, cpu=sequential, default=parallel))
+        return _rows_of(on_cpu(sequential, *blocks, otherwise=parallel))
 
     @override
     def pivots(self):
@@ -181,7 +182,7 @@ class BidiagonalFactor(AbstractLocal):
         def parallel(own, factor):
             return prefix_scans.congruent(factor, own, reverse=True)
 
-        diagonal = jax.lax.platform_dependent(own, factor, cpu=sequential, default=parallel)
+        diagonal = on_cpu(sequential, own, factor, otherwise=parallel)
         after = _before_none(diagonal[1:])
         return diagonal, -small.transpose(factor) @ after
 
@@ -260,7 +261,7 @@ class BlockBidiagonal(AbstractSplit[BidiagonalFactor]):
             before = jnp.concatenate([C[:1], C[:-1]])
             return C, small.transpose(small.solve_lower(before, above))
 
-        C, L = jax.lax.platform_dependent(diagonal, below, cpu=sequential, default=parallel)
+        C, L = on_cpu(sequential, diagonal, below, otherwise=parallel)
         return BidiagonalFactor(B, C, L)
 
     def local_cotangent(self, local, W, Y, X):

@@ -8,5 +8,6 @@ from coarea.xla.lapack import one_blas_thread as one_blas_thread
 from coarea.xla.lapack import sequential_vmap_on_cpu as sequential_vmap_on_cpu
 from coarea.xla.materialize import materialize as materialize
 from coarea.xla.options import hints_enabled as hints_enabled
+from coarea.xla.platforms import on_cpu as on_cpu
 from coarea.xla.programs import jit_bounded as jit_bounded
 from coarea.xla.programs import jit_fast_compile as jit_fast_compile

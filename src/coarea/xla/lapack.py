@@ -12,6 +12,7 @@ import jax
 from threadpoolctl import threadpool_limits
 
 from coarea.xla.jaxprs import equations
+from coarea.xla.platforms import on_cpu
 
 _FACTORISATIONS = frozenset(
     """
@@ -31,9 +32,7 @@ def sequential_vmap_on_cpu(function: Callable) -> Callable:
     """`vmap`, except on a CPU, where it is one call after another."""
 
     def mapped(rows):
-        return jax.lax.platform_dependent(
-            rows, cpu=lambda rows: jax.lax.map(function, rows), default=jax.vmap(function)
-        )
+        return on_cpu(lambda rows: jax.lax.map(function, rows), rows, otherwise=jax.vmap(function))
 
     return mapped
 

@@ -6,6 +6,7 @@ import jax
 from jax.experimental.xla_metadata import set_xla_metadata
 
 from coarea.xla.options import hints_enabled
+from coarea.xla.platforms import on_cpu
 
 T = TypeVar("T")
 
@@ -23,7 +24,7 @@ def materialize(x: T) -> T:
         return tuple(set_xla_metadata(x, inlineable="false") for x in _identity(leaves))
 
     leaves, tree = jax.tree.flatten(x)
-    leaves = jax.lax.platform_dependent(*leaves, cpu=read_only, default=lambda *leaves: leaves)
+    leaves = on_cpu(read_only, *leaves, otherwise=lambda *leaves: leaves)
     return jax.tree.unflatten(tree, leaves)  # pyright: ignore[reportArgumentType]
 
 

@@ -13,6 +13,8 @@ import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
+from coarea.xla import on_cpu
+
 LARGEST = 8
 _WRITTEN_OUT = 4
 # Triangular matrices up to this size are inverted by a solve, larger ones by recursive blocking.
@@ -219,9 +221,7 @@ def products(rows: Float[Array, "n k"], x: Float[Array, " k"]) -> Float[Array, "
     """The product of each row with x; on an accelerator a sum, which XLA fuses with its inputs."""
     if rows.shape[0] > LARGEST:
         return rows @ x
-    return jax.lax.platform_dependent(
-        rows, x, cpu=jnp.dot, default=lambda rows, x: jnp.sum(rows * x[None], axis=1)
-    )
+    return on_cpu(jnp.dot, rows, x, otherwise=lambda rows, x: jnp.sum(rows * x[None], axis=1))
 
 
 def outer_products(A: Float[Array, "n k"], B: Float[Array, "m k"]) -> Float[Array, "n m"]:
