@@ -24,6 +24,13 @@ from coarea.xla import jit_fast_compile
 
 StructureName = Literal["auto", "dense", "elementwise", "triangular", "blocks", "markov", "chart"]
 
+# The structures that candidates.py finds in a pattern, by name.
+FOUND_IN_PATTERN: dict[str, type[AbstractSplit]] = {
+    "elementwise": Elementwise,
+    "triangular": Triangular,
+    "blocks": Blocks,
+}
+
 # A structure is chosen only if its cost is below this fraction of the dense cost.
 _WORTH = 0.7
 # B counts as singular if a pivot is smaller than the median pivot by this factor.
@@ -48,10 +55,10 @@ def choose_structure(
     dense = dense_candidate(N, M)
     if wanted == "dense":
         return dense
-    if wanted not in ("auto", "elementwise", "triangular", "blocks", "chart"):
+    if wanted not in ("auto", *FOUND_IN_PATTERN, "chart"):
+        names = ", ".join(map(repr, ("auto", "dense", *FOUND_IN_PATTERN, "chart")))
         raise ModelError(
-            f"structure={wanted!r}: choose 'auto', 'dense', 'elementwise', 'triangular', "
-            "'blocks', 'chart' or, for a coarea.Markov model, 'markov'."
+            f"structure={wanted!r}: choose {names} or, for a coarea.Markov model, 'markov'."
         )
     try:
         if (why := reader_is_missing()) is not None:
@@ -69,8 +76,7 @@ def choose_structure(
     if wanted == "auto":
         found = [f for f in found if f.cost < _WORTH * dense.cost]
     else:
-        kind = {"elementwise": Elementwise, "triangular": Triangular, "blocks": Blocks}[wanted]
-        found = [f for f in found if isinstance(f.structure, kind)]
+        found = [f for f in found if isinstance(f.structure, FOUND_IN_PATTERN[wanted])]
     for candidate in sorted(found, key=lambda f: f.cost):
         if wanted != "auto" or _has_rank(candidate.structure, residual, draws):
             return candidate

@@ -2,7 +2,12 @@
 
 A structure knows where the Jacobian J (N×M) of a constraint can be nonzero, and therefore how to
 compute and factor it. A linearisation is J at one point, with the factor that makes its solves
-cheap. To add a structure, write a file with one class of each kind, and add it to `choose.py`.
+cheap.
+
+To add a structure that is found from the sparsity pattern, write a file with an `AbstractSplit`,
+which computes J in its layout, and an `AbstractLocal`, which factors the local part (`split.py`
+completes both to the interfaces here). Yield it in `all_candidates` of `candidates.py`, and add its
+name to `StructureName` and `FOUND_IN_PATTERN` in `choose.py`.
 """
 
 from abc import abstractmethod
