@@ -128,15 +128,15 @@ class RandomWalk(AbstractMethod):
 
     @override
     def step(self, key, state: Walker, number):
-        change_key, move_key, learn_key = jax.random.split(key, 3)
+        change_key, move_key, adapt_key = jax.random.split(key, 3)
         step = jnp.exp(state.log_step)
         change = step * jax.random.normal(change_key, self.directed.places.shape)
         at, probability = move_parameters(self.target, self.directed, move_key, state.at, change)
-        learnt = state
+        adapted = state
         if self.step_size is None:
-            learnt = jax.lax.cond(
+            adapted = jax.lax.cond(
                 number < self.warmup,
-                lambda: self._learn(learn_key, state, probability, number),
+                lambda: self._adapt(adapt_key, state, probability, number),
                 lambda: state,
             )
         stats = MethodStats(
@@ -147,9 +147,9 @@ class RandomWalk(AbstractMethod):
             step_size=step,
             distance=at.distance,
         )
-        return learnt._replace(at=at), MethodDraw(at.u, at.latents, stats)
+        return adapted._replace(at=at), MethodDraw(at.u, at.latents, stats)
 
-    def _learn(self, key, state: Walker, probability, number) -> Walker:
+    def _adapt(self, key, state: Walker, probability, number) -> Walker:
         """Adapt the step size.
 
         The acceptance rate is compared with that of fresh noise at unchanged parameters, because

@@ -62,7 +62,7 @@ def _geodesic_of(target) -> AbstractGeodesicFlow:
     if geodesic is None:
         raise SettingError(
             "integrator=Geodesic() needs a manifold whose geodesics have a closed form "
-            "(coarea.manifolds.Sphere, coarea.manifolds.Stiefel), in its own units: leave "
+            "(coarea.manifolds.Sphere, coarea.manifolds.Stiefel) and is not rescaled: leave "
             "integrator out."
         )
     return geodesic

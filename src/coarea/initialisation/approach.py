@@ -46,7 +46,8 @@ def improve(
     target: AbstractConstrainedTarget, u: Float[Array, "chains M"], tolerance: Tolerance
 ) -> Start:
     """Move each given point onto the manifold."""
-    return (_run_quickly if _is_cheap(target) else _run)(target, u, tolerance)
+    compiled = _approach_compiled_fast if _solves_all_at_once(target) else _approach_optimised
+    return compiled(target, u, tolerance)
 
 
 class _Attempt(NamedTuple):
@@ -69,8 +70,11 @@ class _Progress(NamedTuple):
     stuck: Bool[Array, ""]
 
 
-def _is_cheap(target: AbstractConstrainedTarget) -> bool:
-    """Whether linearising costs no more evaluations than there are constraints."""
+def _solves_all_at_once(target: AbstractConstrainedTarget) -> bool:
+    """Whether linearising costs so little that all constraints are solved for together.
+
+    It then costs no more evaluations than there are constraints.
+    """
     return target.hints.linearisation_cost <= target.num_constraints
 
 
@@ -78,7 +82,7 @@ def _approach(
     target: AbstractConstrainedTarget, u: Float[Array, "chains M"], tolerance: Tolerance
 ) -> Start:
     """Move each point onto the manifold."""
-    approach = _approach_at_once if _is_cheap(target) else _approach_progressively
+    approach = _approach_at_once if _solves_all_at_once(target) else _approach_progressively
 
     def one(u):
         return approach(target, u, tolerance)
@@ -88,7 +92,8 @@ def _approach(
 
 
 # If linearising is expensive, the better code is worth a slower compilation.
-_run_quickly, _run = jit_fast_compile(_approach), jit_fast_compile(_approach, level=1)
+_approach_compiled_fast = jit_fast_compile(_approach)
+_approach_optimised = jit_fast_compile(_approach, level=1)
 
 
 def _approach_at_once(target, u, tolerance) -> Start:

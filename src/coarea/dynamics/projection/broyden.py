@@ -1,4 +1,4 @@
-"""Broyden's method: quasi-Newton that learns from its own steps."""
+"""Broyden's method: quasi-Newton with a Jacobian updated after each step."""
 
 from dataclasses import replace
 from typing import ClassVar
@@ -15,7 +15,7 @@ _MOST_IN_LOCKSTEP = 12
 
 
 class Broyden(AbstractSolver):
-    """Learn from the steps made so far how J differs from J_previous (Broyden 1965).
+    """Update J_previous so that it agrees with the steps made so far (Broyden 1965).
 
     Each iteration costs one residual, no derivative, and an inner product with each earlier step:
     the inverse is represented by those steps alone (Kelley 1995, section 7.3). It converges faster

@@ -49,7 +49,7 @@ def methods(puzzle: Puzzle) -> list[Method]:
     start = puzzle.start(origin)[None]
     return [
         chain("NUTS", "exact", co.sample, target=posterior),
-        chain("NUTS, in coordinates", "exact", co.sample, target=puzzle.posterior("chart")),
+        chain("NUTS, chart", "exact", co.sample, target=puzzle.posterior("chart")),
         chain(
             "CHMC, paper's settings",
             "exact",
