@@ -44,19 +44,19 @@ HEADING = [
 
 def cases():
     y = lotka_volterra.dataset(seed=0)
-    told = co.condition(lotka_volterra.markov_generator(), {"y": y})
+    markov = co.condition(lotka_volterra.markov_generator(), {"y": y})
     one = co.CHMC(num_steps=1)
     for chains in (1024, 8192, 65_536):
-        yield "manifold, CHMC(num_steps=1)", told, "z", one, chains, 1000, 200, "float64"
-    yield "manifold, CHMC(num_steps=1), single", told, "z", one, 65_536, 1000, 200, "float32"
+        yield "manifold, CHMC(num_steps=1)", markov, "z", one, chains, 1000, 200, "float64"
+    yield "manifold, CHMC(num_steps=1), single", markov, "z", one, 65_536, 1000, 200, "float32"
     chart = co.condition(lotka_volterra.markov_generator(), {"y": y}, structure="chart")
     two = co.CHMC(num_steps=2)
     for chains in (1024, 8192, 65_536):
         yield "chart, CHMC(num_steps=2)", chart, "z", two, chains, 1000, 200, "float64"
     yield "chart, CHMC(num_steps=2), single", chart, "z", two, 65_536, 1000, 200, "float32"
     yield "chart, CHMC()", chart, "z", co.CHMC(), 65_536, 1000, 200, "float64"
-    yield "manifold, CHMC()", told, "z", co.CHMC(), 8192, 500, 200, "float64"
-    yield "manifold, NUTS()", told, "z", co.NUTS(), 8192, 200, 200, "float64"
+    yield "manifold, CHMC()", markov, "z", co.CHMC(), 8192, 500, 200, "float64"
+    yield "manifold, NUTS()", markov, "z", co.NUTS(), 8192, 200, 200, "float64"
 
 
 def elements(posterior, names):

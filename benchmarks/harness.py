@@ -102,7 +102,7 @@ def against(
             f"{row.rhat:.3f}",
             f"{row.first:.1f}",
             f"{row.seconds:.2f}",
-            told(row),
+            shown_rate(row),
             short(row.square_rate) if row.has_mixed else "",
             *(short(row.rate / rows[peer].rate) if row.has_mixed else "" for peer in peers),
         ]
@@ -111,7 +111,7 @@ def against(
     return heading, lines
 
 
-def told(row: Measured) -> str:
+def shown_rate(row: Measured) -> str:
     """A rate; in brackets with its R-hat if the chains have not mixed."""
     return short(row.rate) if row.has_mixed else f"[{short(row.rate)}, R-hat {row.rhat:.2f}]"
 

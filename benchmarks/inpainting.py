@@ -3,7 +3,7 @@
 import numpy as np
 
 import coarea as co
-from benchmarks.harness import Report, curves, measured, numbers_of, ratio, told
+from benchmarks.harness import Report, curves, measured, numbers_of, ratio, shown_rate
 from benchmarks.peers import blackjax_nuts, ours
 from coarea.precision import in_float64
 from coarea.studies.mnist.masks import see
@@ -54,7 +54,7 @@ def run() -> Report:
             found = {n: measured(f) for n, f in runs_of(puzzle, draws, warmup).items()}
             rows.update({(name, label): row for name, row in found.items()})
             best = found["coarea, chart, NUTS()"]
-            lines.append([label, *map(told, found.values()), ratio(best, found[PEER])])
+            lines.append([label, *map(shown_rate, found.values()), ratio(best, found[PEER])])
             print(lines[-1], flush=True)
         names = [f"{name}, min ESS/s" for name in found]
         tables.append(([kind, *names, "chart, NUTS() / NUTS on the code"], lines))

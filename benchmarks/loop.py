@@ -1,7 +1,7 @@
 """A thin loop: observe y = θ₁² + 3θ₀²(θ₀² − 1) + σn = 1, with decreasing noise σ."""
 
 import coarea as co
-from benchmarks.harness import Report, curves, measured, numbers_of, told
+from benchmarks.harness import Report, curves, measured, numbers_of, shown_rate
 from benchmarks.peers import blackjax_nuts, nutpie_nuts, ours
 from coarea.precision import in_float64
 
@@ -54,7 +54,7 @@ def run() -> Report:
         }
         found = {name: measured(squared(draw)) for name, draw in runs.items()}
         rows |= {(name, sigma): row for name, row in found.items()}
-        lines.append([f"{sigma:g}", *(told(row) for row in found.values())])
+        lines.append([f"{sigma:g}", *(shown_rate(row) for row in found.values())])
     heading = ["σ", *(f"{name}, min ESS/s" for name in runs)]
     lines_of = {name: (NOISE, [rows[name, sigma].rate for sigma in NOISE]) for name in runs}
     return Report(

@@ -73,7 +73,7 @@ def pymc_model(y):
 @in_float64
 def run() -> Report:
     y = lotka_volterra.dataset(seed=0)
-    told = co.condition(lotka_volterra.markov_generator(), {"y": y})
+    markov = co.condition(lotka_volterra.markov_generator(), {"y": y})
     chart = co.condition(lotka_volterra.markov_generator(), {"y": y}, structure="chart")
     found = co.condition(lotka_volterra.generator(), {"y": y})
     dense = co.condition(lotka_volterra.generator(), {"y": y}, structure="dense")
@@ -91,8 +91,8 @@ def run() -> Report:
     for chains, draws in ((1, 20_000), (16, 5_000)):
         options = {"draws": draws, "warmup": 500, "chains": chains}
         runs = {
-            "coarea, co.Markov, NUTS()": ours(told, "z", np.log, **options),
-            "coarea, co.Markov, CHMC()": ours(told, "z", np.log, kernel=co.CHMC(), **options),
+            "coarea, co.Markov, NUTS()": ours(markov, "z", np.log, **options),
+            "coarea, co.Markov, CHMC()": ours(markov, "z", np.log, kernel=co.CHMC(), **options),
             "coarea, chart, NUTS()": ours(chart, "z", np.log, **options),
             "coarea, chart, CHMC()": ours(chart, "z", np.log, kernel=co.CHMC(), **options),
             "coarea, co.Generator, NUTS()": ours(

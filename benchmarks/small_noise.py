@@ -6,7 +6,7 @@ import numpyro
 import numpyro.distributions as dist
 
 import coarea as co
-from benchmarks.harness import Report, curves, measured, numbers_of, ratio, told
+from benchmarks.harness import Report, curves, measured, numbers_of, ratio, shown_rate
 from benchmarks.peers import numpyro_nuts, ours
 from coarea.precision import in_float64
 
@@ -38,7 +38,7 @@ def run() -> Report:
         }
         found = {name: measured(draw) for name, draw in runs.items()}
         rows |= {(name, sigma): row for name, row in found.items()}
-        lines.append([f"{sigma:.0e}", *map(told, found.values()), ratio(*found.values())])
+        lines.append([f"{sigma:.0e}", *map(shown_rate, found.values()), ratio(*found.values())])
     heading = ["σ", *(f"{name}, min ESS/s" for name in runs), "ratio"]
     lines_of = {name: (NOISE, [rows[name, s].rate for s in map(float, NOISE)]) for name in runs}
     return Report(

@@ -34,7 +34,7 @@ once by plain `jax.jit`, as in NumPyro and BlackJAX, and once fused like the ste
 REPEATS = 1000
 
 
-def in_turn(function):
+def sequential(function):
     """Map over chains sequentially."""
     return lambda *chains: jax.lax.map(lambda chain: function(*chain), chains)
 
@@ -104,12 +104,12 @@ def run() -> Report:
     for chains in (1, 8):
         u = jnp.asarray(co.find_start(loops.target, jax.random.key(0), chains))
         keys = jax.random.split(jax.random.key(1), (chains, REPEATS))
-        refresh = timed(in_turn(loops.refreshes), u, keys)
-        step = timed(in_turn(loops.steps), u, keys) - refresh
+        refresh = timed(sequential(loops.refreshes), u, keys)
+        step = timed(sequential(loops.steps), u, keys) - refresh
         v = u[:, :4]
-        units = small.root_of_inverse(chart.metric(v[0]))
-        in_chart = Loops(chart.rescale(Rescaling(units)), y, 0.8, Leapfrog())
-        v = jnp.linalg.solve(units, v.T).T
+        scales = small.root_of_inverse(chart.metric(v[0]))
+        in_chart = Loops(chart.rescale(Rescaling(scales)), y, 0.8, Leapfrog())
+        v = jnp.linalg.solve(scales, v.T).T
         chart_refresh = timed(for_each_chain(in_chart.refreshes), v, keys)
         chart_step = timed(for_each_chain(in_chart.steps), v, keys) - chart_refresh
         plain = timed(for_each_chain(loops.gradients), u, keys, fuse=False)
