@@ -1,4 +1,4 @@
-"""Simulators told step by step: the same posterior as any other way to say it, at linear cost."""
+"""Simulators given by their time step: the same posterior as written otherwise, at linear cost."""
 
 import jax
 import jax.numpy as jnp
@@ -57,7 +57,7 @@ def four_ways():
     }
 
 
-def test_each_way_finds_its_shape():
+def test_each_way_of_writing_finds_its_structure():
     for name, posterior in four_ways().items():
         assert posterior.structure.startswith(f"{name}: "), posterior.structure
 
@@ -206,13 +206,13 @@ def test_the_lifted_algebra_is_that_of_its_dense_jacobian(
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-8 * size)
 
 
-def test_units_of_a_lifted_target_change_its_derivatives_as_they_must(x64):
+def test_scales_of_a_lifted_target_change_its_derivatives_as_they_must(x64):
     lifted = co.condition(partial_model(2), {"y": np.full((T, 2), 0.3)}, structure="markov")
     u = jax.jit(lambda key: lifted.guess(key))(jax.random.key(0))
-    units = jnp.exp(jax.random.normal(jax.random.key(1), u.shape))
-    scaled = lifted.rescale(Rescaling(units))
-    evaluated = jax.jit(lambda w: scaled.evaluate(w))(u / units)
-    numerical = jax.jit(jax.grad(lambda w: scaled.evaluate(w).log_density))(u / units)
+    scales = jnp.exp(jax.random.normal(jax.random.key(1), u.shape))
+    scaled = lifted.rescale(Rescaling(scales))
+    evaluated = jax.jit(lambda w: scaled.evaluate(w))(u / scales)
+    numerical = jax.jit(jax.grad(lambda w: scaled.evaluate(w).log_density))(u / scales)
     np.testing.assert_allclose(evaluated.gradient, numerical, rtol=1e-7, atol=1e-9)
 
 

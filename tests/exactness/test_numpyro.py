@@ -194,7 +194,7 @@ def test_a_likelihood_without_a_noise_input_has_the_same_posterior():
 
 
 def test_sites_that_follow_observed_ones_see_the_data(x64):
-    """An autoregression told by observed sites: each depends on data, so that none couple."""
+    """An autoregression written as observed sites: each depends on data, so that none couple."""
 
     def model(y):
         phi = numpyro.sample("phi", dist.Uniform(-1.0, 1.0))
@@ -461,14 +461,14 @@ MISTAKES = {
     "a shape": (pair, {"positive": np.ones(2)}, {}, DataError, "has shape"),
     "not a number": (pair, {"sum": np.nan}, {}, DataError, "not finite"),
     "nothing exact": (counted, {"count": 3}, {}, DataError, "nothing is observed exactly"),
-    "lift of no site": (
+    "noise inputs of no site": (
         pair,
         {"sum": 1.0},
         {"noise_inputs": ["z"]},
         ModelError,
         "noise_inputs names 'z'",
     ),
-    "lift without a map": (
+    "noise inputs without a map": (
         counted,
         {"sum": 1.0, "count": 3},
         {"noise_inputs": ["count"]},
@@ -495,6 +495,6 @@ def test_mistakes_are_refused(name):
         ({"sum": 1.0, "again": 2.0}, "sum, again are not independent"),
     ],
 )
-def test_constraints_that_say_nothing_are_told(observed, words):
+def test_constraints_that_say_nothing_are_refused(observed, words):
     with pytest.raises(JacobianError, match=words):
         co.sample(co.condition(pair, observed), draws=10)

@@ -90,7 +90,7 @@ def test_without_the_reverse_check_the_draws_are_biased(kernel, reverse_check, i
 
 
 class Whole(Rattle):
-    """Follows the way back to its end."""
+    """Runs the reverse check to convergence, not only until it is decided."""
 
     def _move(self, target, flow, state, tau, known_root=None):
         return super()._move(target, flow, state, tau)
@@ -98,7 +98,7 @@ class Whole(Rattle):
 
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("solvers", [None, (Secant(8), Newton())])
-def test_to_see_where_the_way_back_leads_is_as_good_as_to_follow_it(solvers, together, x64):
+def test_a_reverse_check_that_stops_early_decides_as_one_that_converges(solvers, together, x64):
     """On the same ellipse, where many a projection fails or lands elsewhere, no step differs."""
     ellipse = co.Manifold(
         lambda x: x[0] ** 2 / 9.0 + x[1] ** 2 - 1.0,

@@ -60,7 +60,7 @@ def test_some_pixels_are_decoded_as_among_all():
 
 @pytest.fixture(scope="module")
 def given_the_density():
-    """Draws of a sampler that is told the density of the code."""
+    """Draws of a sampler that is given the density of the code."""
     one, options = puzzle(), {"draws": 500, "warmup": 300, "chains": 2}
     return co.approximate.tractable(
         one.model(), {"y": one.y}, one.log_likelihood, outputs=one.report, **options

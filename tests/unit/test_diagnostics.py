@@ -25,7 +25,7 @@ def test_a_good_run_has_no_problem_and_does_not_warn():
     assert "R-hat" in str(co.diagnose(draws))
 
 
-def test_a_short_run_is_told_so_in_one_line():
+def test_a_short_run_is_reported_in_one_line():
     with pytest.warns(
         SamplingWarning, match="effective sample size is .*coarea.diagnose"
     ) as caught:

@@ -301,7 +301,7 @@ def test_a_search_that_is_stuck_ends_where_it_got_to(x64):
     assert abs(end.u[0]) < 0.5
 
 
-def test_the_way_back_is_followed_no_further_than_needed(posterior, start):
+def test_the_reverse_check_iterates_no_further_than_needed(posterior, start):
     previous = posterior.linearise(start)
     ahead = start + previous.project(0.3 * jnp.ones(start.size))
 

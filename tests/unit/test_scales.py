@@ -51,7 +51,7 @@ def test_a_sphere_of_any_radius(radius):
 def test_a_density_with_an_edge_is_started_inside_it():
     """A Dirichlet distribution on the simplex, whose log density is NaN outside.
 
-    Steps over the edge are divergences, as they should be, and told so.
+    Steps over the edge are divergences, as they should be, and are warned of.
     """
     simplex = co.Manifold(
         lambda x: jnp.sum(x) - 1.0, lambda x: jnp.sum(jnp.log(x)), point=np.full(4, 0.25)

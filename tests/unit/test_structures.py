@@ -103,7 +103,7 @@ def test_blocks_are_like_dense(r, w, L, x64):
     assert_like_dense(shape, constraint, L + K * w + 1)
 
 
-def test_blocks_of_unequal_size_are_filled_up(x64):
+def test_blocks_of_unequal_size_are_padded(x64):
     rows = np.array([[0, 1], [2, PAD], [3, 4]])
     local = np.array([[2, 3, 4], [5, PAD, PAD], [6, 7, PAD]])
     A = jnp.asarray(np.random.default_rng(0).normal(size=(5, 2)))
@@ -137,7 +137,7 @@ SQUARE_AND_WIDE = Blocks(
 )
 
 
-def test_wide_blocks_filled_up_to_squares_are_still_wide(x64):
+def test_wide_blocks_padded_to_squares_are_still_wide(x64):
     assert_like_dense(SQUARE_AND_WIDE, square_and_wide, 8)
 
 
@@ -240,13 +240,13 @@ GENERATORS = {
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-def test_the_right_shape_is_found(name):
+def test_the_right_structure_is_found(name):
     expected, function, inputs, shape = GENERATORS[name]
     kind, posterior = found(function, inputs, shape)
     assert kind == expected, posterior.structure
 
 
-def test_the_structure_is_told_in_words():
+def test_the_structure_is_described_in_words():
     _, posterior = found(*GENERATORS["regression"][1:])
     assert "9 constraints" in posterior.structure
     assert "3 shared inputs" in posterior.structure
@@ -256,7 +256,7 @@ def test_the_structure_is_told_in_words():
     assert "derivative with respect to some local input vanishes" in posterior.structure
 
 
-def test_a_shape_can_be_insisted_on():
+def test_a_structure_can_be_required():
     assert found(*GENERATORS["regression"][1:], structure="dense")[0] == "dense"
     assert found(*GENERATORS["regression"][1:], structure="triangular")[0] == "triangular"
     with pytest.raises(ModelError, match="structure='elementwise' does not fit"):
@@ -316,7 +316,7 @@ def test_what_is_found_is_never_wrong(sizes):
         )
 
 
-def test_that_no_structure_can_be_read_is_told_once(monkeypatch):
+def test_a_missing_pattern_reader_is_warned_of_once(monkeypatch):
     monkeypatch.setitem(sys.modules, "asdex", None)
     choose.reader_is_missing.cache_clear()
     model = co.Generator(lambda u: {"z": u["z"], "y": u["z"] + u["n"]}, {"z": (), "n": 9})

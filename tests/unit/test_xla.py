@@ -65,7 +65,7 @@ def test_what_cannot_be_fused_is_not(what, x64):
     np.testing.assert_array_equal(instead(x), -x)
 
 
-def test_complex_numbers_are_no_part_of_a_routine(x64):
+def test_complex_numbers_are_no_part_of_a_fused_kernel(x64):
     x = jnp.asarray([1.0 + 2.0j, 3.0])
     one = jax.jit(lambda x: fuse_cpu(jnp.conj, (x,)))
     np.testing.assert_array_equal(one(x), jnp.conj(x))
