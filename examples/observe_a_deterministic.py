@@ -5,10 +5,10 @@
 What it means. Observing that a computed quantity g takes the value y is the limit of observing g
 within ± ε of y, as ε → 0: every set of latents near {g = y} counts by its probability per unit *of
 g*. So the posterior depends on how the observation was made, not only on which latents agree with
-it. Observing a/b = 2 and observing a − 2b = 0 allow the same pairs, but an interval of width 2ε of
-the ratio holds pairs in a wedge, wider where b is large, where one of the difference holds a strip:
-the two posteriors differ by a factor |b| (the Borel–Kolmogorov paradox). Neither is wrong; they are
-answers to different measurements. Observe the quantity that was measured.
+it. Observing a/b = 2 and observing a − 2b = 0 allow the same pairs. An interval of width 2ε around
+the ratio is a wedge that widens with b; the same interval around the difference is a strip. The two
+posteriors therefore differ by a factor |b| (the Borel–Kolmogorov paradox). Neither is wrong; they
+are answers to different measurements. Observe the quantity that was measured.
 """
 
 import sys

@@ -52,7 +52,7 @@ class ResultError(CoareaError, RuntimeError):
 
 
 class StructureWarning(UserWarning):
-    """What couples with what cannot be read off models, so that sampling them is slower."""
+    """The sparsity of Jacobians cannot be read, so every model is treated as dense."""
 
 
 class SamplingWarning(UserWarning):
