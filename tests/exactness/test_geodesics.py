@@ -7,7 +7,6 @@ import pytest
 
 import coarea as co
 from coarea.dynamics import Geodesic, Rattle, Straight
-from coarea.errors import ModelError
 from exact import assert_mean
 
 KAPPA = 3.0
@@ -109,16 +108,3 @@ def test_square_matrices_are_rotations():
     target = co.manifolds.Stiefel(lambda X: X[0, 0] - X[1, 1], (2, 2))
     X = co.sample(target, draws=200, warmup=100, progress=False).posterior["point"].values
     np.testing.assert_allclose(np.linalg.det(X), 1.0)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: co.manifolds.Sphere(lambda x: x[0], 1), "two or more elements"),
-        (lambda: co.manifolds.Sphere(lambda x: x[0], 2.5), "whole numbers"),
-        (lambda: co.manifolds.Stiefel(lambda X: X[0, 0], (2, 3)), "no more columns than rows"),
-    ],
-)
-def test_a_shape_without_a_manifold_is_refused(make, message):
-    with pytest.raises(ModelError, match=message):
-        make()

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import coarea as co
-from coarea.errors import DataError, ModelError
 from coarea.jacobians.dense import Dense
 from coarea.manifolds import LiftedPosterior
 from coarea.manifolds.rescaling import Rescaling
@@ -276,31 +275,6 @@ def test_other_data_and_another_gap_compile_nothing_new(compilations):
     assert not compilations
     co.sample(posterior, **(options | {"chains": 2}))
     assert compilations
-
-
-MISTAKES = {
-    "steps that do not divide": (ModelError, "multiple of observe_every", {"observe_every": 3}),
-    "noise for no function": (ModelError, "no observe function", {"observe_noise": 2}),
-}
-
-
-@pytest.mark.parametrize("name", MISTAKES)
-def test_mistakes_are_refused(name):
-    error, message, options = MISTAKES[name]
-    with pytest.raises(error, match=message):
-        markov(**options)
-
-
-def test_names_of_the_simulator_are_taken():
-    with pytest.raises(ModelError, match="may not be called noise, x"):
-        co.Markov(
-            shared={"x": (), "noise": ()}, noise=1, steps=2, initial=jnp.zeros, step=lambda *_: 0.0
-        )
-
-
-def test_data_of_the_wrong_length_are_refused():
-    with pytest.raises(DataError, match=r"observed 'y' has shape \(3,\)"):
-        co.condition(linear(), {"y": np.zeros(3)})
 
 
 def epidemic(days):

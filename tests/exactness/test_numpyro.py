@@ -11,7 +11,6 @@ from scipy import stats
 from scipy.integrate import quad
 
 import coarea as co
-from coarea.errors import DataError, JacobianError, ModelError
 from exact import assert_mean
 
 
@@ -330,16 +329,6 @@ def test_a_folded_distribution_stays_a_likelihood():
     assert co.condition(model, {"sum": 1.0}).num_constraints == 1
 
 
-def test_a_mask_inside_a_plate_leaves_a_latent_without_prior():
-    def model():
-        with numpyro.plate("p", 2), handlers.mask(mask=False):
-            x = numpyro.sample("x", dist.Normal(0.0, 1.0))
-        numpyro.deterministic("sum", x.sum())
-
-    with pytest.raises(ModelError, match="latent and masked"):
-        co.condition(model, {"sum": 1.0})
-
-
 def test_a_regression_with_ten_thousand_rows_is_elementwise():
     rng = np.random.default_rng(1)
     X = rng.normal(size=(10_000, 3))
@@ -400,101 +389,3 @@ def test_a_site_with_a_noise_input_has_the_posterior_of_its_likelihood(name):
     z = co.sample(posterior, draws=4000, chains=2).posterior["z"].values
     assert_mean(z, weight @ grid)
     assert_mean(z**2, weight @ grid**2)
-
-
-def discrete():
-    k = numpyro.sample("k", dist.Poisson(2.0))
-    x = numpyro.sample("x", dist.Normal(k, 1.0))
-    numpyro.deterministic("y", x)
-
-
-def subsampled():
-    x = numpyro.sample("x", dist.Normal(0.0, 1.0))
-    with numpyro.plate("rows", 10, subsample_size=3):
-        numpyro.sample("y", dist.Normal(x, 1.0), obs=np.zeros(3))
-
-
-def looped():
-    from numpyro.contrib.control_flow import scan
-
-    def body(x, _):
-        x = numpyro.sample("x", dist.Normal(x, 1.0))
-        return x, x
-
-    _, x = scan(body, 0.0, None, length=3)
-    numpyro.deterministic("y", x)
-
-
-def pair():
-    a = numpyro.sample("a", dist.Normal(0.0, 1.0))
-    b = numpyro.sample("b", dist.Normal(0.0, 1.0))
-    numpyro.deterministic("sum", a + b)
-    numpyro.deterministic("again", 2 * a + 2 * b)
-    numpyro.deterministic("constant", 3.0)
-    numpyro.sample("positive", dist.Exponential(jnp.exp(a)))
-
-
-def counted():
-    a = numpyro.sample("a", dist.Normal(0.0, 1.0))
-    numpyro.deterministic("sum", a + numpyro.sample("b", dist.Normal(0.0, 1.0)))
-    numpyro.sample("count", dist.Poisson(jnp.exp(a)))
-
-
-def computed():
-    x = numpyro.sample("x", dist.Normal(0.0, 1.0))
-    numpyro.sample("y", dist.Normal(x, 1.0), obs=2 * x)
-
-
-def parameterised():
-    x = numpyro.sample("x", dist.Normal(numpyro.param("loc", 0.0), 1.0))
-    numpyro.deterministic("y", x)
-
-
-MISTAKES = {
-    "a discrete latent": (discrete, {"y": 1.0}, {}, ModelError, "'k' is a discrete latent"),
-    "a subsample": (subsampled, None, {}, ModelError, "'rows' has a subsample_size"),
-    "a scan": (looped, {"y": np.zeros(3)}, {}, ModelError, "coarea.Markov"),
-    "a parameter": (parameterised, {"y": 1.0}, {}, ModelError, "numpyro.param is for"),
-    "no site": (pair, {"total": 1.0}, {}, DataError, "'total' is not a site"),
-    "data computed from latents": (computed, None, {}, ModelError, "computed from latent sites"),
-    "outside the support": (pair, {"positive": -1.0}, {}, DataError, "outside of the support"),
-    "a shape": (pair, {"positive": np.ones(2)}, {}, DataError, "has shape"),
-    "not a number": (pair, {"sum": np.nan}, {}, DataError, "not finite"),
-    "nothing exact": (counted, {"count": 3}, {}, DataError, "nothing is observed exactly"),
-    "noise inputs of no site": (
-        pair,
-        {"sum": 1.0},
-        {"noise_inputs": ["z"]},
-        ModelError,
-        "noise_inputs names 'z'",
-    ),
-    "noise inputs without a map": (
-        counted,
-        {"sum": 1.0, "count": 3},
-        {"noise_inputs": ["count"]},
-        ModelError,
-        "Poisson has no map",
-    ),
-    "arguments": (hierarchy, {"y": Y}, {"args": (1, 2)}, ModelError, "cannot be called with"),
-    "a function of inputs": (lambda u: {"y": u}, {"y": 1.0}, {}, ModelError, "coarea.Generator"),
-    "no model": (3, {"y": 1.0}, {}, ModelError, "not a int"),
-}
-
-
-@pytest.mark.parametrize("name", MISTAKES)
-def test_mistakes_are_refused(name):
-    model, observed, options, error, words = MISTAKES[name]
-    with pytest.raises(error, match=words):
-        co.condition(model, observed, **options)
-
-
-@pytest.mark.parametrize(
-    ("observed", "words"),
-    [
-        ({"constant": 3.0}, "constant: the derivative with respect to every input is zero"),
-        ({"sum": 1.0, "again": 2.0}, "sum, again are not independent"),
-    ],
-)
-def test_constraints_that_say_nothing_are_refused(observed, words):
-    with pytest.raises(JacobianError, match=words):
-        co.sample(co.condition(pair, observed), draws=10)

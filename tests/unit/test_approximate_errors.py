@@ -3,7 +3,6 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_approximate import Y, location
 
 import coarea as co
 from coarea.errors import AcceptanceError, DataError, ModelError, SettingError, StartError
@@ -15,6 +14,17 @@ STEPS = co.Generator(
     parameters=["z"],
 )
 approximate = co.approximate
+Y = np.array([0.9, 0.3])
+
+
+def location(num=2):
+    return co.Generator(
+        lambda u: {"z": u["z"], "y": u["z"] + 0.5 * u["n"]},
+        inputs={"z": (), "n": num},
+        parameters=["z"],
+    )
+
+
 MISTAKES = {
     "no tolerance": (
         lambda: approximate.mcmc(location(), {"y": Y}, epsilon=0),

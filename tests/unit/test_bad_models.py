@@ -727,6 +727,11 @@ MARKOV = {
         "shared inputs may not be called noise: the simulator's",
         lambda: markov(shared={"noise": ()}),
     ),
+    "shared taken twice": (
+        ModelError,
+        "shared inputs may not be called noise, x: the simulator's",
+        lambda: markov(shared={"x": (), "noise": ()}),
+    ),
     "noise string": (
         ModelError,
         "noise='2': give the shape of the standard normals that it",
@@ -837,6 +842,11 @@ MARKOV = {
         ModelError,
         "observe_noise is given, but no observe function that",
         lambda: markov(observe_noise="a"),
+    ),
+    "observe noise of a size": (
+        ModelError,
+        "observe_noise is given, but no observe function that",
+        lambda: markov(observe_noise=2),
     ),
     "data short": (
         DataError,
@@ -982,6 +992,11 @@ MANIFOLD = {
         ModelError,
         "shape=3.0: give positive whole numbers",
         lambda: co.manifolds.Sphere(lambda x: 0.0, 3.0),
+    ),
+    "sphere fraction": (
+        ModelError,
+        "shape=2.5: give positive whole numbers",
+        lambda: co.manifolds.Sphere(lambda x: x[0], 2.5),
     ),
     "stiefel": (
         ModelError,
