@@ -17,6 +17,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Key
 from numpyro.distributions.distribution import Unit
 from numpyro.primitives import Messenger
+from typing_extensions import override
 
 from coarea.errors import DataError, ModelError
 from coarea.generators.distributions import innermost, is_valid, kind_of, out_of_range
@@ -82,6 +83,7 @@ class Interpreter(Messenger):
         self()
         return self
 
+    @override
     def process_message(self, msg: Any) -> None:
         """Handle one site; NumPyro calls this."""
         kind, name = msg["type"], msg.get("name")

@@ -9,6 +9,7 @@ from jax.core import Tracer
 from jaxtyping import Array
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import is_prng_key
+from typing_extensions import override
 
 from coarea.errors import SettingError
 from coarea.execution.transitions import ChainState, TransitionStats
@@ -90,6 +91,7 @@ class ConstrainedNUTS(MCMCKernel):
         """The NumPyro model."""
         return self._model
 
+    @override
     def init(self, rng_key, num_warmup, init_params=None, model_args=(), model_kwargs=None):
         """A start on the manifold for each key."""
         require_float64("ConstrainedNUTS")
@@ -133,6 +135,7 @@ class ConstrainedNUTS(MCMCKernel):
         assert self._stepper is not None
         return self._stepper
 
+    @override
     def sample(self, state: ConstrainedState, model_args, model_kwargs) -> ConstrainedState:
         """One transition of each chain."""
         if any(isinstance(x, Tracer) for x in jax.tree.leaves((model_args, model_kwargs))):

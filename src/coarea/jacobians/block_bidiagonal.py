@@ -117,6 +117,7 @@ class BidiagonalFactor(AbstractLocal):
     def rotate_transpose(self, r):
         return self.apply_transpose(self.solve_transpose(r[None])[0])
 
+    @override
     def solve_product(self, previous, b):
         """Block elimination from the first block to the last, then back substitution."""
         r = self.C.shape[1]
@@ -228,6 +229,7 @@ class BlockBidiagonal(AbstractSplit[BidiagonalFactor]):
     def pieces(self, constraint, u):
         return constraint.blocks(u)
 
+    @override
     def linearise_and_differentiate(self, constraint, u):
         """The linearisation, and the gradient of ½ log |J Jᵀ| as that of ⟨X, J(u)⟩ for a fixed X.
 
@@ -264,6 +266,7 @@ class BlockBidiagonal(AbstractSplit[BidiagonalFactor]):
         C, L = on_cpu(sequential, diagonal, below, otherwise=parallel)
         return BidiagonalFactor(B, C, L)
 
+    @override
     def local_cotangent(self, local, W, Y, X):
         """(JJᵀ)⁻¹B = ((BBᵀ)⁻¹ − Xᵀ Y) B, computed only where B has nonzero blocks."""
         B = local.B

@@ -27,6 +27,7 @@ class BlockDiagonal(AbstractLocal):
     num_inputs: int = eqx.field(static=True)
 
     @property
+    @override
     def is_square(self):
         """Whether all blocks are square; padding may hide that some are wide."""
         return self.num_inputs == self.num_constraints
@@ -97,6 +98,7 @@ class Blocks(AbstractUncoupled[BlockDiagonal]):
     def has_small_factors(self):
         return super().has_small_factors and self.rows.shape[1] <= small.LARGEST
 
+    @override
     def pieces(self, constraint, u):
         """Tangents for shared inputs; tangents or cotangents for blocks, whichever cost less."""
         r, w = self.rows.shape[1], self.local_inputs.shape[1]

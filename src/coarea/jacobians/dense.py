@@ -77,6 +77,7 @@ class Dense(AbstractStructure[DenseLinearisation]):
     def linearise(self, constraint, u):
         return _factored(self.jacobian(constraint)(u))
 
+    @override
     def linearise_and_differentiate(self, constraint, u):
         """The linearisation, and the gradient tr(∂ᵢJ · [(JJᵀ)⁻¹J]ᵀ) (the paper's Appendix B).
 

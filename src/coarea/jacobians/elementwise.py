@@ -64,6 +64,7 @@ class Elementwise(AbstractUncoupled[Diagonal]):
     def num_derivatives(self):
         return len(self.shared_inputs) + 1
 
+    @override
     def pieces(self, constraint, u):
         """One tangent for each shared input, and one for all local inputs together.
 

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 from jaxtyping import Array, Float
+from typing_extensions import override
 
 # A padding index: `take` returns zero for it, and `put` drops its value.
 PAD = np.iinfo(np.int32).max
@@ -22,9 +23,11 @@ class Indices:
         is_run = np.array_equal(self.flat, first + np.arange(self.flat.size))
         self._run = (first, first + self.flat.size) if is_run else None
 
+    @override
     def __hash__(self):
         return hash((self.shape, self._bytes))
 
+    @override
     def __eq__(self, other):
         return (
             isinstance(other, Indices) and self.shape == other.shape and self._bytes == other._bytes
@@ -33,6 +36,7 @@ class Indices:
     def __len__(self):
         return self.shape[0]
 
+    @override
     def __repr__(self):
         return f"Indices({self.shape}, {'a run' if self._run else 'scattered'})"
 

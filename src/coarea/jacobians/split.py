@@ -124,6 +124,7 @@ class SplitLinearisation(AbstractLinearisation, Generic[F]):
         v = self._best(small.products(self.W, s))
         return self._from_parts(v, self.local.rotate_transpose(s - small.combine(v, self.W)))
 
+    @override
     def project(self, p):
         """The tangential part of p, without the Gram matrix.
 
@@ -140,6 +141,7 @@ class SplitLinearisation(AbstractLinearisation, Generic[F]):
         """
         return small.combine(small.combine(b, self.T.T), self.T)
 
+    @override
     def draw(self, key, like):
         """Draw a tangent vector from a normal distribution.
 
@@ -223,6 +225,7 @@ class AbstractSplit(AbstractStructure[SplitLinearisation[F]], Generic[F]):
     def linearise(self, constraint, u):
         return self._factored(u, *self.pieces(constraint, u))
 
+    @override
     def linearise_and_differentiate(self, constraint, u):
         """The gradient pulls back the cotangent (JJᵀ)⁻¹J of J, restricted to J's pattern."""
         (V, B), pull_back = jax.vjp(lambda u: self.pieces(constraint, u), u)

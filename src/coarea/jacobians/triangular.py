@@ -92,6 +92,7 @@ class Triangular(AbstractSplit[LowerTriangle]):
     def local(self, B):
         return LowerTriangle(B, self.rows)
 
+    @override
     def local_cotangent(self, local, W, Y, X):
         """The cotangent of B; of B⁻ᵀ only the diagonal meets nonzero derivatives of B."""
         return jnp.diag(1 / jnp.diagonal(local.B)) - self.rows.take(X.T) @ W

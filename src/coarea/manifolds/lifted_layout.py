@@ -114,6 +114,7 @@ class LiftedReporter(AbstractReporter):
 
     layout: LiftedLayout
 
+    @override
     def latents(self, u):
         """Outputs of the shared inputs, the states, and what was not seen of the data."""
         at = self.layout
@@ -158,6 +159,7 @@ class LiftedReporter(AbstractReporter):
         place = np.unravel_index(i if i < dx else i - dx, shape)
         return f"{name}[{', '.join(str(int(j)) for j in (k, *place))}]"
 
+    @override
     def active_constraints(self, num_constraints):
         """All but the rows of what was not seen."""
         del num_constraints

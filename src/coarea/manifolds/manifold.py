@@ -136,6 +136,7 @@ class Manifold(AbstractConstrainedTarget):
         return ManifoldReporter(self.point)
 
     @property
+    @override
     def geodesic(self):
         """As given, in model space: a rescaled manifold is another one."""
         return self.closed_form if self.rescaling.is_identity else None
@@ -168,6 +169,7 @@ class Manifold(AbstractConstrainedTarget):
             gradient + R * there_gradient - here_gradient,
         )
 
+    @override
     def guess(self, key):
         """The given point, moved at random, by anything from all to a thousandth of its size.
 

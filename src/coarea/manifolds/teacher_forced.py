@@ -32,6 +32,7 @@ class TeacherForced(AbstractSimulator):
         return TeacherForced(self.model.frozen(), self.seen)
 
     @property
+    @override
     def fixed(self) -> dict[str, Array]:
         """The states, which are what was seen."""
         return {"x": self.seen}

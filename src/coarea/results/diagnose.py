@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from typing_extensions import override
 
 from coarea.arguments import check_draws
 
@@ -40,6 +41,7 @@ class Diagnosis(NamedTuple):
         """The findings that are problems."""
         return tuple(finding for finding in self.findings if not finding.is_well)
 
+    @override
     def __str__(self) -> str:
         return "\n".join(
             f"{'ok ' if f.is_well else '!! '} {f.seen}" + ("" if f.is_well else f" {f.advice}")

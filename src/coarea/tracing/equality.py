@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
+from typing_extensions import override
 
 from coarea.tracing.constants import bind
 
@@ -111,9 +112,11 @@ class _Identity:
     def __init__(self, value: Any):
         self.value = value
 
+    @override
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Identity) and self.value is other.value
 
+    @override
     def __hash__(self) -> int:
         return id(self.value)
 

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 from jaxtyping import Array
+from typing_extensions import override
 
 from coarea.errors import CoareaError, ModelError
 from coarea.precision import require_float64
@@ -32,9 +33,11 @@ class _Source:
     def __init__(self, function: Callable, example: tuple, what: str):
         self.function, self.example, self.what = function, example, what
 
+    @override
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Source)
 
+    @override
     def __hash__(self) -> int:
         return 0
 
