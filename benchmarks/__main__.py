@@ -26,6 +26,7 @@ CASES = (
     "inpainting",
     "scaling",
     "start_up",
+    "hints",
 )
 BY_HAND = ("gpu", "gpu_models")
 OPENING = """# Benchmarks

@@ -22,7 +22,7 @@ second of the first 10 inputs.
 STEPS = 3
 SIZES = {10: (20_000, 500), 100: (2000, 150), 1000: (10, 4)}
 # Draws and warm-up transitions with default settings, for both tools.
-UNTOLD = {10: (1000, 300), 100: (500, 300)}
+WITH_DEFAULTS = {10: (1000, 300), 100: (500, 300)}
 
 
 def target(num):
@@ -70,7 +70,7 @@ def run() -> Report:
         lines.append([str(num), *(f"{1e3 * x:.3g}" for x in times), f"{times[1] / times[0]:.3g}"])
         numbers[str(num)] = {"coarea": times[0], "mici": times[1]}
     untold = []
-    for num, (draws, warmup) in UNTOLD.items():
+    for num, (draws, warmup) in WITH_DEFAULTS.items():
         posterior, start = target(num)
         options = {"draws": draws, "warmup": warmup, "chains": 1}
         rows = {
