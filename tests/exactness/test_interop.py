@@ -65,7 +65,7 @@ PARALLEL = """
 import jax, numpyro
 numpyro.set_host_device_count(2)
 jax.config.update("jax_enable_x64", True)
-import sys; sys.path.insert(0, {tests!r})
+import sys; sys.path[:0] = {folders!r}
 import test_interop
 x = test_interop.kernel_run("parallel").get_samples(group_by_chain=True)["x"]
 assert x.shape == (2, 2000, 5), x.shape
@@ -75,7 +75,8 @@ assert abs(float(x[..., 0].mean()) / 42 - 0.2) < 0.02
 
 
 def test_chains_run_on_devices_of_their_own():
-    script = PARALLEL.format(tests=str(Path(__file__).parents[1]))
+    here = Path(__file__)
+    script = PARALLEL.format(folders=[str(here.parent), str(here.parents[1])])
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
 
