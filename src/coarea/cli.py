@@ -203,7 +203,8 @@ def main() -> None:
     try:
         app()
     except ResultError as error:
-        _print_error(f"{error.__cause__ or error} {_rescued(error.draws)}")
+        seen = str(error.__cause__ or error).rstrip(".")
+        _print_error(f"{seen}. {_rescued(error.draws)}")
         sys.exit(1)
     except CoareaError as error:
         _print_error(str(error))
@@ -223,9 +224,11 @@ def _print_error(message: str) -> None:
 
 def _rescued(draws: Any) -> str:
     """Save the draws to a temporary folder; return a sentence that says where they are."""
+    from coarea.results.netcdf import write_netcdf
+
     try:
         path = Path(tempfile.mkdtemp(prefix="coarea-")) / "draws.nc"
-        draws.to_netcdf(path, engine="h5netcdf")
+        write_netcdf(draws, path)
     except Exception as error:  # no writable folder, or draws that are not ArviZ data
         return f"The draws could not be saved elsewhere either ({error})."
     return f"The draws were saved to {path}."

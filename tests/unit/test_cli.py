@@ -1,8 +1,10 @@
 """The command line, as a newcomer meets it."""
 
+import errno
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,14 +46,15 @@ def test_a_folder_that_cannot_be_written_is_refused_before_sampling(tmp_path, mo
 
 
 def test_draws_are_saved_elsewhere_if_the_folder_is_full(tmp_path, monkeypatch, capsys):
-    write = xr.DataTree.to_netcdf
+    write = Path.write_bytes
 
-    def is_full(self, path, **options):
-        if str(path).startswith(str(tmp_path / "full")):
-            raise OSError(28, "No space left on device")
-        return write(self, path, **options)
+    def is_full(path, content):
+        if path.parent == tmp_path / "full":
+            write(path, content[:100])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, content)
 
-    monkeypatch.setattr(xr.DataTree, "to_netcdf", is_full)
+    monkeypatch.setattr(Path, "write_bytes", is_full)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     options = ["--draws", "20", "--warmup", "20", "--chains", "1", "--out", str(tmp_path / "full")]
     monkeypatch.setattr("sys.argv", ["coarea", "run", "lotka-volterra", *options])
@@ -59,7 +62,8 @@ def test_draws_are_saved_elsewhere_if_the_folder_is_full(tmp_path, monkeypatch, 
         cli.main()
     assert ended.value.code == 1
     assert "No space left on device" in (said := capsys.readouterr().err)
-    assert "The draws were saved to" in said
+    assert f"{tmp_path / 'full' / 'draws.nc'}'. The draws were saved to" in said
+    assert not list((tmp_path / "full").iterdir())
     (saved,) = tmp_path.glob("coarea-*/draws.nc")
     assert xr.open_datatree(saved, engine="h5netcdf").posterior["z"].shape == (1, 20, 4)
 

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from coarea.errors import SettingError
 from coarea.results.datatree import saving
+from coarea.results.netcdf import write_netcdf
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,7 +52,7 @@ def conclude(
 ) -> None:
     """Write all draws, print a table of the parameters, and draw and write the figure."""
     with saving(result):
-        result.to_netcdf(folder / "draws.nc", engine="h5netcdf")
+        write_netcdf(result, folder / "draws.nc")
     console = Console()
     console.print(parameter_table(parameters))
     largest = float(result.sample_stats["constraint_error"].max())
