@@ -789,6 +789,15 @@ AFTER = {
         "the draws do not have the random inputs, from which a",
         lambda: co.predictive(MODEL, sample(), KEY),
     ),
+    "predictive chain": (
+        ModelError,
+        "an output or input is named 'chain', which is what ArviZ",
+        lambda: co.predictive(
+            lambda: numpyro.sample("chain", dist.Normal(numpyro.sample("z", dist.Normal()))),
+            DRAWS,
+            KEY,
+        ),
+    ),
     "predictive args": (
         ModelError,
         "args and kwargs are for NumPyro models",

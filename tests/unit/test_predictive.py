@@ -45,6 +45,22 @@ def test_predictive_of_a_generator_keeps_inputs_and_draws_new_ones():
     np.testing.assert_allclose(again, 1.5, atol=1e-8)
 
 
+def test_predictive_stores_names_with_slashes_as_sample_does():
+    def model(later=False):
+        with numpyro.handlers.scope(prefix="pre"):
+            x = numpyro.sample("x", dist.Normal())
+            numpyro.deterministic("t", x + numpyro.sample("e", dist.Normal()))
+            if later:
+                numpyro.sample("again", dist.Normal(x, 1e-6))
+
+    posterior = co.condition(model, {"pre/t": 1.0})
+    draws = co.sample(posterior, draws=30, warmup=30, chains=2)
+    found = co.predictive(model, draws, 0, args=(True,)).posterior_predictive
+    np.testing.assert_allclose(found["pre.t"], 1.0, atol=1e-8)
+    np.testing.assert_allclose(found["pre.again"], draws.posterior["pre.x"], atol=1e-4)
+    assert found["pre.again"].attrs["name_in_model"] == "pre/again"
+
+
 def test_predictive_tells_what_it_lacks():
     model = co.Generator(lambda u: {"z": u["z"], "y": u["z"] + u["n"]}, {"z": (), "n": ()})
     draws = co.sample(co.condition(model, {"y": 1.5}), draws=20, chains=1)

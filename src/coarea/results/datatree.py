@@ -52,18 +52,25 @@ def as_datatree(
 
     Latents in `fixed` have the same value in all draws; they are broadcast without using memory.
     """
-    import arviz_base
-
     about = {
         "inference_library": "coarea",
         "inference_library_version": version("coarea"),
         **attributes,
     }
     groups = as_groups(block, observed, fixed)
+    return tree_of(groups, {"/": about, "posterior": about})
+
+
+def tree_of(
+    groups: Mapping[str, Mapping[str, Any]], attributes: Mapping[str, dict[str, Any]] | None = None
+) -> "DataTree":
+    """Arrays by group and name as ArviZ data; renamed variables keep their own name beside."""
+    import arviz_base
+
     result = arviz_base.from_dict(
         {group: _renamed(data) for group, data in groups.items()},
         sample_dims=["chain", "draw"],
-        attrs={"/": about, "posterior": about},
+        attrs=None if attributes is None else dict(attributes),
     )
     for group, data in groups.items():
         for name in data:

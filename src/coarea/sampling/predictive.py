@@ -13,7 +13,7 @@ from coarea.errors import DataError, ModelError
 from coarea.generators import AbstractSimulator
 from coarea.keys import checked_key
 from coarea.precision import top_level
-from coarea.results.datatree import own_name
+from coarea.results.datatree import check_names, own_name, tree_of
 from coarea.tracing import TRACING
 from coarea.tracing.errors import explaining
 from coarea.xla import jit_bounded, one_blas_thread
@@ -48,8 +48,6 @@ def predictive(
     >>> co.predictive(later, draws, jax.random.key(0)).posterior_predictive["next"].shape
     (4, 100)
     """
-    import arviz_base
-
     key = checked_key(key)
     check_draws(draws, "predictive")
     if isinstance(model, AbstractSimulator):
@@ -64,9 +62,9 @@ def predictive(
             f"{type(model).__name__}."
         )
     group = "posterior_predictive"
-    made = arviz_base.from_dict({group: found}, sample_dims=["chain", "draw"])
+    check_names({group: found})
     result = draws.copy()
-    result[group] = made[group]
+    result[group] = tree_of({group: found})[group]
     return result
 
 
