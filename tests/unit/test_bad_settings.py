@@ -657,6 +657,16 @@ APPROXIMATE = {
         "groups=[('x',)]: 'n' never moves; the inputs are z, n",
         lambda: approximate.elliptical_slice(MODEL, {"y": 1.0}, epsilon=0.1, groups=["x"]),
     ),
+    "slice groups nested": (
+        SettingError,
+        "groups=[[['z']], 'n']: give a list of names, or of tuples of",
+        lambda: approximate.elliptical_slice(MODEL, {"y": 1.0}, epsilon=0.1, groups=[[["z"]], "n"]),
+    ),
+    "slice groups of int": (
+        SettingError,
+        "groups=[3, 'n']: give a list of names, or of tuples of names",
+        lambda: approximate.elliptical_slice(MODEL, {"y": 1.0}, epsilon=0.1, groups=[3, "n"]),
+    ),
     "slice groups int": (
         SettingError,
         "groups=3: give a list of names, or of tuples of names",

@@ -140,9 +140,7 @@ def group_places(
         parameters = model.parameters or ()
         rest = tuple(name for name in names if name not in parameters)
         groups = [group for group in (parameters, rest) if group]
-    elif isinstance(groups, str) or not isinstance(groups, Iterable):
-        raise SettingError(f"groups={groups!r}: give a list of names, or of tuples of names.")
-    groups = [(group,) if isinstance(group, str) else tuple(group) for group in groups]
+    groups = _listed(groups)
     grouped = {name for group in groups for name in group}
     if grouped != set(names):
         what = "never moves" if set(names) - grouped else "is not an input"
@@ -151,3 +149,14 @@ def group_places(
             f"{', '.join(names)}."
         )
     return tuple(model.inputs.places(group) for group in groups)
+
+
+def _listed(groups: Any) -> list[tuple[str, ...]]:
+    """The names of each group; refuse anything but names in at most one level of nesting."""
+    try:
+        listed = [(group,) if isinstance(group, str) else tuple(group) for group in groups]
+    except TypeError:  # not iterable
+        listed = [(None,)]
+    if isinstance(groups, str) or not all(isinstance(x, str) for group in listed for x in group):
+        raise SettingError(f"groups={groups!r}: give a list of names, or of tuples of names.")
+    return listed
