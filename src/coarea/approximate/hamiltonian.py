@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from coarea.approximate.method import AbstractMethod, Run, options_from, run_chains
 from coarea.approximate.softened import Directed, Softened, checked_model, soften
+from coarea.approximate.starts import CANDIDATES
 from coarea.approximate.trajectories import (
     Follower,
     Trajectories,
@@ -20,7 +21,7 @@ from coarea.approximate.trajectories import (
     best_parameters,
     report_of,
 )
-from coarea.arguments import checked_count
+from coarea.arguments import checked_count, require_memory
 from coarea.errors import ModelError, SettingError
 from coarea.kernels.kernel import step_range
 from coarea.keys import key_from_seed
@@ -79,6 +80,13 @@ def hamiltonian(
     synthetic = Synthetic(target, directed, report_of(directed, outputs), simulations)
     method = CommonNumbers(synthetic, step_range(num_steps), as_step(step_size), options.warmup)
     starts = options.given_starts(directed.places.size)
+    # Start points are looked for among many candidates at once.
+    at_once = simulations * (CANDIDATES if starts is None else 1)
+    require_memory(
+        8.0 * at_once * (target.num_inputs + target.num_observed),
+        f"{simulations} simulations for each density",
+        "Use fewer simulations.",
+    )
     if starts is None:
         fixed = FixedSeed(synthetic, key_from_seed(options.seed))
         starts = best_parameters(fixed, directed, options)

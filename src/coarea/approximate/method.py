@@ -13,7 +13,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, Key
 from typing_extensions import override
 
 from coarea.arguments import checked_count
-from coarea.errors import SettingError
+from coarea.errors import DataError, SettingError
 from coarea.execution.blocks import AbstractTransition, Block, for_each_chain
 from coarea.execution.places import Devices, Place
 from coarea.execution.session import RunSettings, session
@@ -176,6 +176,20 @@ class ApproximateTransition(AbstractTransition):
         return MethodChain(chain.key, state), Block(drawn.latents, inputs, drawn.stats)
 
 
+def recorded_shapes(target: Any, keep: Literal["inputs"] | None) -> dict[str, dict[str, Any]]:
+    """The shapes of what is stored of each draw, by group; refused if it cannot be stored."""
+    u = jax.ShapeDtypeStruct((target.num_inputs,), float)
+    latents, inputs = jax.eval_shape(lambda u: (target.latents(u), target.inputs(u)), u)
+    if not latents and keep is None:
+        raise DataError(
+            "every output was observed, so there is nothing left to report. Let the generator "
+            "return the quantities of interest as further outputs, or pass keep='inputs'."
+        )
+    recorded = {"posterior": latents} | ({"inputs": inputs} if keep == "inputs" else {})
+    check_names(recorded)
+    return recorded
+
+
 def run_chains(
     method: AbstractMethod,
     starts: Float[np.ndarray, "chains M"],
@@ -189,11 +203,7 @@ def run_chains(
     u = jax.ShapeDtypeStruct((target.num_inputs,), float)
     # Batched LAPACK factorisations are slow on a CPU, and unsafe in two threads.
     width = 1 if calls_lapack(target.log_density, u) else min(options.chains, _VMAP_WIDTH)
-    latents, inputs = jax.eval_shape(lambda u: (target.latents(u), target.inputs(u)), u)
-    keep_inputs = options.keep == "inputs"
-    recorded = {"posterior": latents} | ({"inputs": inputs} if keep_inputs else {})
-    check_names(recorded)
-    size = sum(x.size for x in jax.tree.leaves(recorded))
+    size = sum(x.size for x in jax.tree.leaves(recorded_shapes(target, options.keep)))
     settings = RunSettings(
         options.draws,
         warmup,
@@ -204,7 +214,9 @@ def run_chains(
     )
     with session(settings, width, size) as this:
         program = ApproximateTransition(
-            method=method, keep_inputs=keep_inputs, longest_block=this.longest_block
+            method=method,
+            keep_inputs=options.keep == "inputs",
+            longest_block=this.longest_block,
         )
 
         def begin_at(place: Place):

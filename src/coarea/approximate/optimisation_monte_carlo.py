@@ -12,7 +12,12 @@ from jaxtyping import Array, Bool, Float, Key
 
 from coarea.approximate.batches import batch_size, map_batches
 from coarea.approximate.method import check_keep
-from coarea.approximate.results import accepted, nothing_accepted, warn_if_interrupted
+from coarea.approximate.results import (
+    accepted,
+    check_storable,
+    nothing_accepted,
+    warn_if_interrupted,
+)
 from coarea.approximate.softened import Closeness, Directed, Softened, soften
 from coarea.arguments import checked_count
 from coarea.errors import SettingError
@@ -67,6 +72,7 @@ def optimisation_monte_carlo(
             "parameters, so that for each noise many fit: observe as many, or use "
             "elliptical_slice."
         )
+    check_storable(target, keep, simulations, "simulations", "Use fewer simulations.")
     fits = Fits(target, directed, key_from_seed(seed))
     batch = max(1, batch_size(target.num_inputs) // 4)
     found, done = map_batches(fits.fit, np.arange(simulations), batch, partial=True)

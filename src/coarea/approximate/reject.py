@@ -11,10 +11,15 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from coarea.approximate.batches import batch_size, map_batches
-from coarea.approximate.method import check_keep
-from coarea.approximate.results import accepted, nothing_accepted, warn_if_interrupted
+from coarea.approximate.method import check_keep, recorded_shapes
+from coarea.approximate.results import (
+    accepted,
+    check_storable,
+    nothing_accepted,
+    warn_if_interrupted,
+)
 from coarea.approximate.softened import Closeness, Softened, soften
-from coarea.arguments import checked_count, checked_number
+from coarea.arguments import checked_count, checked_number, require_memory
 from coarea.errors import SettingError
 from coarea.keys import checked_seed, key_from_seed
 from coarea.precision import top_level
@@ -66,6 +71,10 @@ def reject(
         if kernel != "uniform":
             raise SettingError("quantile is for the uniform kernel: give the Gaussian an epsilon.")
     target = soften(model, observed, np.inf if epsilon is None else epsilon, kernel)
+    recorded_shapes(target, keep)  # refuses names that cannot be stored
+    require_memory(
+        8.0 * simulations, f"The numbers of {simulations} simulations", "Use fewer simulations."
+    )
     simulate = Simulations(target, key_from_seed(seed))
     nearest = Nearest(target, None if quantile is None else max(1, round(quantile * simulations)))
     batch = batch_size(target.num_inputs)
@@ -76,6 +85,8 @@ def reject(
         raise nothing_accepted(nearest.smallest, done, target)
     if epsilon is None:
         target = target.at(jnp.asarray(nearest.distance.max()))
+    cure = "Use a smaller epsilon or quantile, or fewer simulations."
+    check_storable(target, keep, nearest.numbers.size, "accepted simulations", cure)
     (u, latents), _ = map_batches(simulate.latents, nearest.numbers, batch)
     return accepted(
         target,

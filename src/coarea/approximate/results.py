@@ -8,8 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from coarea.approximate.method import recorded_shapes
 from coarea.approximate.softened import Softened
 from coarea.approximate.weights import effective_size, normalised
+from coarea.arguments import require_memory
 from coarea.errors import AcceptanceError, SamplingWarning
 from coarea.execution.blocks import Block
 from coarea.results.datatree import as_datatree
@@ -18,11 +20,25 @@ if TYPE_CHECKING:
     from xarray import DataTree
 
 
+# About how many numbers are kept of a draw beside its inputs and outputs.
+_STATISTICS = 4
+
+
 class WeightedStats(NamedTuple):
     """Statistics of draws that are not from a Markov chain; `weight` is None if all are equal."""
 
     distance: Float[np.ndarray, "chain draw"]
     weight: Float[np.ndarray, "chain draw"] | None
+
+
+def check_storable(
+    target: Softened, keep: Literal["inputs"] | None, count: int, what: str, cure: str
+) -> None:
+    """Refuse names that cannot be stored, and `count` draws called `what` that do not fit."""
+    latents = recorded_shapes(target, keep)["posterior"]
+    size = target.num_inputs + sum(x.size for x in latents.values())
+    # Draws come in batches, which are then copied into one array.
+    require_memory(2 * 8.0 * count * (size + _STATISTICS), f"{count} {what}", cure)
 
 
 def accepted(

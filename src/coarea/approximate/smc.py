@@ -18,7 +18,7 @@ from coarea.approximate.batches import batch_size, map_batches
 from coarea.approximate.elliptical_slice import EllipticalSlice, Turned, group_places
 from coarea.approximate.mcmc import move_parameters
 from coarea.approximate.method import check_keep
-from coarea.approximate.results import accepted, nothing_accepted
+from coarea.approximate.results import accepted, check_storable, nothing_accepted
 from coarea.approximate.softened import Closeness, Directed, Simulated, Softened, soften
 from coarea.approximate.weights import effective_size, normalised
 from coarea.arguments import checked_count
@@ -89,6 +89,7 @@ def smc(
     if moves is None:
         moves = "inputs" if target.model.parameters is None else "parameters"
     directed = Directed(target.model, "smc(moves='parameters')") if moves == "parameters" else None
+    check_storable(target, keep, particles, "particles", "Use fewer particles.")
     population = _Population(target, directed, particles, seed)
     stopped = population.descend(float(epsilon))
     if stopped is not None:

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from coarea.approximate.method import Options
 from coarea.approximate.softened import Softened
+from coarea.arguments import require_memory
 from coarea.errors import CoareaError, StartError
 from coarea.generators import AbstractGenerator
 from coarea.initialisation import find_start
@@ -19,7 +20,7 @@ from coarea.manifolds import condition
 from coarea.xla import jit_bounded
 
 # Number of prior draws from which each chain takes the best.
-_CANDIDATES = 512
+CANDIDATES = 512
 
 
 def near_the_data(target: Softened, options: Options) -> np.ndarray:
@@ -97,16 +98,19 @@ class Candidates(Protocol):
 
 def best_of_prior(candidates: Candidates, options: Options) -> tuple[np.ndarray, np.ndarray]:
     """For each chain, the prior draw of greatest merit among many, and its merit."""
+    chains = options.chains
+    size = candidates.model.inputs.size + 3  # with a key and a merit
+    require_memory(8.0 * chains * size, f"Start points of {chains} chains", "Ask for fewer chains.")
     # This stream of random numbers must differ from those of the chains.
     key = jax.random.fold_in(key_from_seed(options.seed), 2**31)
-    found = _best_of_prior(candidates, jax.random.split(key, options.chains))
+    found = _best_of_prior(candidates, jax.random.split(key, chains))
     return jax.tree.map(np.asarray, found)
 
 
 @jit_bounded
 def _best_of_prior(candidates: Candidates, keys):
     def one(key):
-        u = jax.vmap(candidates.model.draw)(jax.random.split(key, _CANDIDATES))
+        u = jax.vmap(candidates.model.draw)(jax.random.split(key, CANDIDATES))
         merit = jax.vmap(candidates.merit)(u)
         merit = jnp.where(jnp.isnan(merit), -jnp.inf, merit)
         best = jnp.argmax(merit)

@@ -8,7 +8,7 @@ from blackjax.smc.ess import ess
 from blackjax.smc.resampling import systematic
 from jaxtyping import Array, ArrayLike, Float
 
-from coarea.arguments import check_draws, checked_count
+from coarea.arguments import check_draws, checked_count, require_memory
 from coarea.errors import DataError
 from coarea.keys import checked_seed, key_from_seed
 from coarea.precision import top_level
@@ -27,6 +27,14 @@ def effective_size(log_weights: Float[ArrayLike, " n"]) -> Float[Array, ""]:
     """The number of equally weighted independent draws that are worth as much (Kong)."""
     log_weights = jnp.asarray(log_weights)
     return jnp.where(jnp.all(jnp.isneginf(log_weights)), 0.0, ess(log_weights))
+
+
+def _check_memory(draws: "DataTree", num: int) -> None:
+    """Refuse to resample more draws than fit into memory."""
+    drawn = [x for group in draws.subtree for x in group.data_vars.values() if "draw" in x.dims]
+    one = sum(x.nbytes / x.sizes["draw"] for x in drawn)
+    # Resampling itself takes a few numbers of each draw.
+    require_memory(num * (one + 4 * 8.0), f"{num} draws", "Ask for fewer draws: a smaller num.")
 
 
 @top_level
@@ -50,6 +58,7 @@ def resample(draws: "DataTree", num: int, seed: int = 0) -> "DataTree":
     stats = draws["sample_stats"].dataset
     if "weight" not in stats or stats.sizes["chain"] != 1:
         raise DataError("these draws have no weights: they all count alike already.")
+    _check_memory(draws, num)
     weights = jnp.asarray(stats["weight"].values[0])
     chosen = np.sort(np.asarray(systematic(key_from_seed(seed), weights, num)))
 
