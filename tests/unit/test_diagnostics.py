@@ -82,6 +82,28 @@ def test_values_that_are_not_finite_are_counted_and_named():
     assert "inf" not in str(co.diagnose(draws)).replace("infinite", "")
 
 
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("reject", {"simulations": 1000}),
+        ("smc", {"particles": 100}),
+        ("optimisation_monte_carlo", {"simulations": 50}),
+        ("elliptical_slice", {"draws": 100, "warmup": 20, "chains": 2, "progress": False}),
+        ("nuts", {"draws": 100, "warmup": 20, "chains": 2, "progress": False}),
+    ],
+)
+def test_approximate_methods_warn_of_values_that_are_not_finite(method, options):
+    model = co.Generator(
+        lambda u: {"root": jnp.sqrt(u["z"]), "y": u["z"] + u["n"]},
+        {"z": (), "n": ()},
+        parameters=["z"],
+    )
+    with pytest.warns(SamplingWarning, match=r"root is NaN or infinite in \d+ of") as seen:
+        draws = getattr(co.approximate, method)(model, {"y": 0.0}, epsilon=0.5, **options)
+    assert [warning.filename for warning in seen] == [__file__]
+    assert "finite" in named(draws)
+
+
 def test_chains_that_do_not_move_are_named():
     draws = co.sample(co.condition(MODEL, {"y": 1.5}), draws=30, chains=3)
     assert "stuck" not in named(draws)

@@ -17,6 +17,7 @@ from coarea.approximate.results import (
     check_storable,
     nothing_accepted,
     warn_if_interrupted,
+    warned,
 )
 from coarea.approximate.softened import Closeness, Directed, Softened, soften
 from coarea.arguments import checked_count
@@ -88,7 +89,9 @@ def optimisation_monte_carlo(
         "simulations": done,
         "optimisations_that_failed": int(np.sum(~fitted.converged)),
     }
-    return accepted(target, kept.u, kept.latents, kept.distance, kept.log_weight, keep, about)
+    return warned(
+        accepted(target, kept.u, kept.latents, kept.distance, kept.log_weight, keep, about)
+    )
 
 
 class Fit(NamedTuple):

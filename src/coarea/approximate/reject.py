@@ -17,6 +17,7 @@ from coarea.approximate.results import (
     check_storable,
     nothing_accepted,
     warn_if_interrupted,
+    warned,
 )
 from coarea.approximate.softened import Closeness, Softened, soften
 from coarea.arguments import checked_count, checked_number, require_memory
@@ -88,15 +89,9 @@ def reject(
     cure = "Use a smaller epsilon or quantile, or fewer simulations."
     check_storable(target, keep, nearest.numbers.size, "accepted simulations", cure)
     (u, latents), _ = map_batches(simulate.latents, nearest.numbers, batch)
-    return accepted(
-        target,
-        u,
-        latents,
-        nearest.distance,
-        nearest.log_weight if kernel == "gaussian" or model.has_factor else None,
-        keep,
-        {"method": "ABC rejection", "seed": seed, "simulations": done},
-    )
+    log_weight = nearest.log_weight if kernel == "gaussian" or model.has_factor else None
+    about = {"method": "ABC rejection", "seed": seed, "simulations": done}
+    return warned(accepted(target, u, latents, nearest.distance, log_weight, keep, about))
 
 
 class Simulations(eqx.Module):

@@ -14,7 +14,8 @@ from coarea.approximate.weights import effective_size, normalised
 from coarea.arguments import require_memory
 from coarea.errors import AcceptanceError, SamplingWarning
 from coarea.execution.blocks import Block
-from coarea.results.datatree import as_datatree
+from coarea.results.datatree import as_datatree, saving, warn_of
+from coarea.results.diagnose import not_finite
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -63,6 +64,17 @@ def accepted(
         **about,
     }
     return as_datatree(jax.tree.map(lambda x: np.asarray(x)[None], block), target.observed, about)
+
+
+def warned(draws: "DataTree") -> "DataTree":
+    """The draws, after a warning if they have values that are not finite.
+
+    Mixing is not looked at: the draws are not a Markov chain.
+    """
+    with saving(draws):
+        if problems := not_finite(draws):
+            warn_of(problems, stacklevel=4)
+    return draws
 
 
 def nothing_accepted(smallest: float, simulations: int, target: Softened) -> AcceptanceError:

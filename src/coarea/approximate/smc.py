@@ -18,7 +18,7 @@ from coarea.approximate.batches import batch_size, map_batches
 from coarea.approximate.elliptical_slice import EllipticalSlice, Turned, group_places
 from coarea.approximate.mcmc import move_parameters
 from coarea.approximate.method import check_keep
-from coarea.approximate.results import accepted, check_storable, nothing_accepted
+from coarea.approximate.results import accepted, check_storable, nothing_accepted, warned
 from coarea.approximate.softened import Closeness, Directed, Simulated, Softened, soften
 from coarea.approximate.weights import effective_size, normalised
 from coarea.arguments import checked_count
@@ -98,7 +98,7 @@ def smc(
             SamplingWarning,
             stacklevel=3,
         )
-    return population.as_datatree(keep, seed)
+    return warned(population.as_datatree(keep, seed))
 
 
 class Level(NamedTuple):

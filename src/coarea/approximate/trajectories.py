@@ -68,7 +68,9 @@ def hmc(
     target = soften(model, observed, epsilon, "gaussian")
     method = Trajectories(target, step_range(num_steps), as_step(step_size), options.warmup)
     starts = near_the_data(target, options)
-    return _run(method, starts, options, "ABC-HMC", epsilon=epsilon, kernel="gaussian")
+    return run_chains(
+        method, starts, options, "ABC-HMC", method.burn_in, epsilon=epsilon, kernel="gaussian"
+    )
 
 
 @top_level
@@ -94,7 +96,9 @@ def nuts(
     target = soften(model, observed, epsilon, "gaussian")
     method = Trajectories(target, None, as_step(step_size), options.warmup)
     starts = near_the_data(target, options)
-    return _run(method, starts, options, "ABC-NUTS", epsilon=epsilon, kernel="gaussian")
+    return run_chains(
+        method, starts, options, "ABC-NUTS", method.burn_in, epsilon=epsilon, kernel="gaussian"
+    )
 
 
 @top_level
@@ -151,7 +155,8 @@ def tractable(
     starts = options.given_starts(target.num_inputs)
     if starts is None:
         starts = best_parameters(target, directed, options)
-    return _run(method, starts, options, "HMC" if num_steps else "NUTS")
+    name = "HMC" if num_steps else "NUTS"
+    return run_chains(method, starts, options, name, method.burn_in)
 
 
 def as_step(step_size: float | None) -> Float[Array, ""] | None:
@@ -342,7 +347,3 @@ class Trajectories(AbstractMethod):
             distance=distance,
         )
         return state._replace(state=at), MethodDraw(at.position, latents, stats)
-
-
-def _run(method: Trajectories, starts, options: Options, name: str, **about) -> "DataTree":
-    return run_chains(method, starts, options, name, method.burn_in, **about)

@@ -2,7 +2,7 @@
 
 import importlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from coarea.execution.blocks import Block
 from coarea.execution.run import RunResult
 from coarea.execution.transitions import FinalState
 from coarea.results import diagnose
+from coarea.results.diagnose import Finding
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -209,9 +210,14 @@ def finished(
         if run.stopped is not None:
             _warn(f"interrupted: {run.seen} are returned.", stacklevel)
         if problems := diagnose(result).problems:
-            seen = " ".join(problem.seen for problem in problems)
-            _warn(f"{seen} print(coarea.diagnose(draws)) says what to do.", stacklevel)
+            warn_of(problems, stacklevel)
     return result
+
+
+def warn_of(problems: Iterable[Finding], stacklevel: int) -> None:
+    """Warn of problems in one line; the warning points at the caller `stacklevel` frames up."""
+    seen = " ".join(problem.seen for problem in problems)
+    _warn(f"{seen} print(coarea.diagnose(draws)) says what to do.", stacklevel + 1)
 
 
 def _warn(message: str, stacklevel: int) -> None:

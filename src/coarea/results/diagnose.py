@@ -61,7 +61,7 @@ def diagnose(draws: "DataTree") -> Diagnosis:
     check_draws(draws, "diagnose")
     stats = {str(name): x.values for name, x in draws["sample_stats"].data_vars.items()}
     findings = _weights(stats["weight"]) if "weight" in stats else _mixing(draws)
-    findings += _not_finite(draws)
+    findings += not_finite(draws)
     if "convergence_error" in stats:
         findings += _stuck(stats["acceptance_rate"])
         findings += _projections(stats["convergence_error"], stats["non_reversible_step"])
@@ -203,7 +203,7 @@ def _stuck(acceptance_rate) -> list[Finding]:
     ]
 
 
-def _not_finite(draws) -> list[Finding]:
+def not_finite(draws) -> list[Finding]:
     """A finding for each variable with NaN or infinite values."""
     seen = []
     for name, variable in draws["posterior"].data_vars.items():
