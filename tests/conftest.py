@@ -16,6 +16,8 @@ if os.environ.get("COAREA_TEST_SHIPPED", "0") == "0":
 import jax
 import pytest
 
+from coarea.xla import programs
+
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
@@ -28,7 +30,11 @@ def x64():
 
 @pytest.fixture
 def compilations():
-    """A list that grows with each program that XLA compiles."""
+    """A list that grows with each program that XLA compiles.
+
+    Programs that earlier tests compiled are dropped, so that the test does not find them.
+    """
+    programs._programs.clear()
     seen = []
     jax.monitoring.register_event_duration_secs_listener(
         lambda event, *_, **__: seen.append(event) if "backend_compile" in event else None

@@ -273,7 +273,7 @@ def test_other_data_and_another_gap_compile_nothing_new(compilations):
     compilations.clear()
     co.sample(posterior, **options)
     assert not compilations
-    co.sample(posterior, **(options | {"chains": 2}))
+    co.sample(posterior, **(options | {"keep": "inputs"}))
     assert compilations
 
 
