@@ -1,8 +1,10 @@
 """Share one object between programs with equal equations."""
 
+import importlib.util
 import threading
 import weakref
 from collections.abc import Hashable, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,6 +20,12 @@ TRACING = threading.RLock()
 # Nested derivative rules are compared by their equations up to this depth, and by their source
 # location beyond it. No higher derivatives than this are ever taken.
 _RULES = 3
+# Rules defined in these folders close over nothing that changes.
+_LIBRARIES = tuple(
+    str(Path(str(module.origin)).parent)
+    for name in ("jax", "numpyro", "coarea")
+    if (module := importlib.util.find_spec(name)) is not None
+)
 
 
 class SharedJaxpr:
@@ -78,15 +86,17 @@ class _Keys:
         return self._known[id(jaxpr)]
 
     def _of_parameters(self, equation) -> Hashable:
-        parameters = dict(equation.params)
+        parameters, rule = dict(equation.params), ()
         if equation.primitive.name == "custom_jvp_call":
-            # A rule may call the function that it belongs to, and so recurse without end.
-            parameters["jvp_jaxpr_fun"] = (
-                tuple(map(_Keys(self._depth + 1)._of, _derivatives(equation)))
-                if self._depth < _RULES
-                else parameters["jvp_jaxpr_fun"].debug_info.func_src_info
-            )
-        return tuple((name, self._of(parameters[name])) for name in sorted(parameters))
+            rule = self._of_rule(equation, parameters.pop("jvp_jaxpr_fun").debug_info)
+        return rule, *((name, self._of(parameters[name])) for name in sorted(parameters))
+
+    def _of_rule(self, equation, origin) -> Hashable:
+        """A derivative rule. Those of libraries do not change."""
+        # A rule may call the function that it belongs to, and so recurse without end.
+        if self._depth >= _RULES or any(name in origin.func_src_info for name in _LIBRARIES):
+            return origin.func_src_info
+        return tuple(map(_Keys(self._depth + 1)._of, _derivatives(equation)))
 
     def _of(self, x: Any) -> Hashable:
         if isinstance(x, core.ClosedJaxpr):
