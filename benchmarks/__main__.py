@@ -16,6 +16,7 @@ from rich.table import Table
 from benchmarks.harness import write, write_page
 
 CASES = (
+    "ordinary",
     "lotka_volterra",
     "step_cost",
     "loop",
@@ -34,7 +35,7 @@ OPENING = """# Benchmarks
 Each case defines one problem and runs coarea and its peers on it in one process, one after the other, with the same
 data and in double precision. Rates are for whole runs, including each tool's default initialisation and warm-up. They
 exclude compilation, which is part of the time of the first run. Effective sample sizes (ESS) are ArviZ's bulk ESS of the
-element with the smallest value, for its mean and for its variance. A column headed "× peer" is the ratio of min ESS/s to
+element with the smallest value, the smaller of those of its mean and of its square. A column headed "× peer" is the ratio of min ESS/s to
 that peer's. Machines differ and are shared, so compare ratios rather than absolute rates.
 
 This page is written by `python -m benchmarks`; `pip install 'coarea[bench]'` installs the peers. The cases `gpu` and

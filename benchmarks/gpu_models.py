@@ -17,9 +17,8 @@ def cases():
     three = co.CHMC(num_steps=3)
     yield "FitzHugh–Nagumo", neuron(), tuple(fitzhugh_nagumo.TRUTH), three, 1024, 40, 40, "float64"
     yield "in-painting", inpainting(), "code", three, 4096, 200, 200, "float64"
-    chart = inpainting(structure="chart")
     ten = co.CHMC(num_steps=10)
-    yield "in-painting, chart", chart, "code", ten, 4096, 400, 300, "float64"
+    yield "in-painting, chart", inpainting(), "code", ten, 4096, 400, 300, "float64"
     yield "human pose", pose(), None, three, 4096, 40, 40, "float64"
 
 
@@ -28,14 +27,14 @@ def neuron():
     return co.condition(fitzhugh_nagumo.model(100), {"y": seen})
 
 
-def inpainting(structure="auto"):
+def inpainting():
     from coarea.studies.mnist.masks import see
     from coarea.studies.mnist.model import Puzzle
     from coarea.studies.mnist.networks import shipped
 
     known = shipped()
     puzzle = Puzzle.of(known.decoder, see(known.images[4], "top-quarter"))
-    return puzzle.posterior(structure)
+    return puzzle.posterior()
 
 
 def pose():

@@ -35,14 +35,19 @@ class Measured(NamedTuple):
     first: float
 
     @property
-    def rate(self) -> float:
-        """ESS per second of the mean, for the element with the smallest ESS."""
-        return self.least / self.seconds
+    def ess(self) -> float:
+        """The smaller of the ESS of means and of squares, of the element with the smallest."""
+        return min(self.least, self.least_square)
 
     @property
-    def square_rate(self) -> float:
-        """ESS per second of the variance, for the element with the smallest ESS."""
-        return self.least_square / self.seconds
+    def rate(self) -> float:
+        """ESS per second without compilation."""
+        return self.ess / self.seconds
+
+    @property
+    def first_rate(self) -> float:
+        """ESS per second of a first run, compilation included."""
+        return self.ess / self.first
 
     @property
     def has_mixed(self) -> bool:
@@ -94,7 +99,7 @@ def against(
     rows: Mapping[str, Measured], peers: Sequence[str]
 ) -> tuple[list[str], list[list[str]]]:
     """A table of runs, with the ratio of each rate to the rates of some peers."""
-    heading = ["", "R-hat", "first run, s", "run, s", "min ESS/s", "min ESS/s, variance"]
+    heading = ["", "R-hat", "first run, s", "run, s", "min ESS/s"]
     heading += [f"× {peer}" for peer in peers]
     lines = [
         [
@@ -103,7 +108,6 @@ def against(
             f"{row.first:.1f}",
             f"{row.seconds:.2f}",
             shown_rate(row),
-            short(row.square_rate) if row.has_mixed else "",
             *(short(row.rate / rows[peer].rate) if row.has_mixed else "" for peer in peers),
         ]
         for name, row in rows.items()
@@ -124,7 +128,7 @@ def ratio(row: Measured, peer: Measured) -> str:
 def numbers_of(rows: Mapping[Any, Measured]) -> dict[str, Any]:
     """Runs as JSON-compatible numbers."""
     return {
-        str(name): {**row._asdict(), "rate": row.rate, "square_rate": row.square_rate}
+        str(name): {**row._asdict(), "rate": row.rate, "first_rate": row.first_rate}
         for name, row in rows.items()
     }
 

@@ -16,7 +16,7 @@ simulator happens to have a closed-form likelihood. NUTS of NumPyro, BlackJAX an
 likelihood. coarea and mici are given only the simulator.
 
 - coarea: `co.Markov` describes the model by its time step; `co.Generator` is the model written as one function. The chart
-  (`structure="chart"`) solves for the noise and samples only the four rates.
+  (`parametrisation="chart"`) solves for the noise and samples only the four rates.
 - mici: one chain of 400 draws from a start point found by coarea. One run uses mici's own warm-up and dynamic
   trajectories, like the other tools. The other run ("tuned by hand") has no warm-up and the best of several step sizes
   tried (1, with one or two steps per draw). mici's system for normal inputs did not move at any step size from 0.25 to 1.5.
@@ -74,7 +74,6 @@ def pymc_model(y):
 def run() -> Report:
     y = lotka_volterra.dataset(seed=0)
     markov = co.condition(lotka_volterra.markov_generator(), {"y": y})
-    chart = co.condition(lotka_volterra.markov_generator(), {"y": y}, structure="chart")
     found = co.condition(lotka_volterra.generator(), {"y": y})
     dense = co.condition(lotka_volterra.generator(), {"y": y}, structure="dense")
     start = co.find_start(dense, jax.random.key(0), 1)[0]
@@ -91,13 +90,15 @@ def run() -> Report:
     for chains, draws in ((1, 20_000), (16, 5_000)):
         options = {"draws": draws, "warmup": 500, "chains": chains}
         runs = {
-            "coarea, co.Markov, NUTS()": ours(markov, "z", np.log, **options),
-            "coarea, co.Markov, CHMC()": ours(markov, "z", np.log, kernel=co.CHMC(), **options),
-            "coarea, chart, NUTS()": ours(chart, "z", np.log, **options),
-            "coarea, chart, CHMC()": ours(chart, "z", np.log, kernel=co.CHMC(), **options),
-            "coarea, co.Generator, NUTS()": ours(
-                found, "z", np.log, **{**options, "draws": draws // 5}
+            "coarea, co.Markov": ours(markov, "z", np.log, **options),
+            "coarea, co.Markov, manifold": ours(
+                markov, "z", np.log, parametrisation="manifold", **options
             ),
+            "coarea, co.Markov, chart": ours(
+                markov, "z", np.log, parametrisation="chart", **options
+            ),
+            "coarea, co.Markov, NUTS()": ours(markov, "z", np.log, kernel=co.NUTS(), **options),
+            "coarea, co.Generator": ours(found, "z", np.log, **{**options, "draws": draws // 5}),
             "nutpie, given the likelihood": nutpie_nuts(pymc_model(y), "v", **options),
             "BlackJAX, given the likelihood": blackjax_nuts(log_density(y), 4, **options),
             "NumPyro, given the likelihood": numpyro_nuts(numpyro_model(y), "log_z", **options),

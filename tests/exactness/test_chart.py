@@ -1,21 +1,15 @@
-"""Posteriors in coordinates: noise is solved for, and what is left is a density like any other."""
+"""Charts: the noise follows from the other inputs, and what is left is an ordinary density."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
-import numpyro.distributions as dist
 import pytest
 
 import coarea as co
-from coarea.adaptation.warmup import AdaptedParameters
 from coarea.errors import ModelError, SettingError
-from coarea.execution.transitions import begin, transition
-from coarea.jacobians.linalg import small
 from coarea.kernels.kernel import Tuning
+from coarea.manifolds.parametrisation import chart_of
 from coarea.manifolds.rescaling import Rescaling
-from coarea.manifolds.target import constraint_error
-from coarea.sampling.sample import plan_for
 from exact import assert_mean
 
 Y = np.array([0.3, 1.9, -0.4, 1.1, 0.8])
@@ -39,14 +33,16 @@ def on_grid(function):
 
 @pytest.mark.parametrize(
     "kernel",
-    [co.CHMC(), co.CHMC(num_steps=2, step_size=1.3), co.NUTS(mass="diagonal")],
+    [co.CHMC(), co.CHMC(num_steps=2, step_size=0.4, mass="identity"), co.NUTS(mass="diagonal")],
     ids=["CHMC", "a coarse step", "diagonal mass"],
 )
 def test_a_location_and_a_scale(kernel):
     """Without |det B| the scale is biased; without the accept step the coarse one is."""
-    posterior = co.condition(LOCATION_AND_SCALE, {"y": Y}, structure="chart")
+    posterior = co.condition(LOCATION_AND_SCALE, {"y": Y})
     # With a coarse step few go into the tails, and stay there long: fewer say too little of them.
-    draws = co.sample(posterior, draws=60_000, warmup=300, chains=2, kernel=kernel, keep="inputs")
+    options = {"draws": 60_000, "warmup": 300, "chains": 2, "keep": "inputs"}
+    draws = co.sample(posterior, kernel=kernel, parametrisation="chart", **options)
+    assert draws.attrs["parametrisation"].startswith("chart: 2 inputs move")
     m, s = (draws.posterior[name].values for name in "ms")
     assert_mean(m, on_grid(lambda m, s: m))
     assert_mean(s, on_grid(lambda m, s: s))
@@ -88,13 +84,14 @@ MODELS = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_its_density_is_that_of_the_manifold_without_its_volume(name, x64):
-    """And the metric is that of the graph; both in any units."""
+    """Also after rescaling."""
     function, inputs = MODELS[name]
     model = co.Generator(function, inputs)
     y = model.simulate(jax.random.key(1), 1)["y"][0]
-    chart = co.condition(model, {"y": y}, structure="chart")
     dense = co.condition(model, {"y": y}, structure="dense")
-    assert chart.structure.startswith(f"chart: {chart.num_inputs} coordinates")
+    parametrisation = chart_of(co.condition(model, {"y": y}))
+    chart = parametrisation.target
+    assert parametrisation.words.startswith(f"chart: {chart.num_inputs} inputs move")
     assert chart.num_inputs == dense.num_inputs - dense.num_constraints
     lower = np.tril(np.random.default_rng(0).normal(size=2 * (chart.num_inputs,)))
     lower[np.diag_indices_from(lower)] = 1.5
@@ -102,16 +99,14 @@ def test_its_density_is_that_of_the_manifold_without_its_volume(name, x64):
 
     @jax.jit
     def facts(v):
-        u = chart.to_manifold(v)
+        u = parametrisation.to_whole(v)
         return {
             "residual": dense.residual(u),
-            "back": chart.from_manifold(u),
-            "metric": chart.metric(v),
-            "tangents": jax.jacfwd(chart.to_manifold)(v),
+            "back": parametrisation.from_whole(u),
+            "tangents": jax.jacfwd(parametrisation.to_whole)(v),
             "here": jax.value_and_grad(chart.log_density)(v),
             "on the manifold": dense.evaluate(u).log_density,
-            "in units": jax.value_and_grad(rescaled.log_density)(jnp.linalg.solve(lower, v)),
-            "metric in units": rescaled.metric(jnp.linalg.solve(lower, v)),
+            "rescaled": jax.value_and_grad(rescaled.log_density)(jnp.linalg.solve(lower, v)),
         }
 
     for v in np.random.default_rng(1).normal(size=(3, chart.num_inputs)):
@@ -119,21 +114,11 @@ def test_its_density_is_that_of_the_manifold_without_its_volume(name, x64):
         assert np.max(np.abs(found["residual"])) < 1e-12
         np.testing.assert_array_equal(found["back"], v)
         gram = found["tangents"].T @ found["tangents"]
-        np.testing.assert_allclose(found["metric"], gram, rtol=1e-9, atol=1e-12)
-        np.testing.assert_allclose(found["metric in units"], lower.T @ gram @ lower, rtol=1e-8)
         log_density, gradient = found["here"]
         volume = 0.5 * np.linalg.slogdet(gram)[1]
         np.testing.assert_allclose(log_density, found["on the manifold"] + volume)
-        np.testing.assert_allclose(found["in units"][0], log_density)
-        np.testing.assert_allclose(found["in units"][1], lower.T @ gradient, rtol=1e-8)
-
-
-def test_a_root_of_the_inverse(x64):
-    A = np.random.default_rng(0).normal(size=(3, 12, 12))
-    A = A @ np.swapaxes(A, 1, 2) + np.eye(12)
-    R = np.asarray(small.root_of_inverse(jnp.asarray(A)))
-    np.testing.assert_allclose(R @ np.swapaxes(R, 1, 2), np.linalg.inv(A), atol=1e-10)
-    np.testing.assert_array_equal(R, np.tril(R))
+        np.testing.assert_allclose(found["rescaled"][0], log_density)
+        np.testing.assert_allclose(found["rescaled"][1], lower.T @ gradient, rtol=1e-8)
 
 
 def test_a_simulator_that_steps_through_time(x64):
@@ -147,47 +132,66 @@ def test_a_simulator_that_steps_through_time(x64):
     }
     seen = co.Markov(**facts)
     y = seen.simulate(jax.random.key(0), 1)["y"][0]
-    assert co.condition(seen, {"y": y}, structure="chart").num_inputs == 1
+    assert chart_of(co.condition(seen, {"y": y})).target.num_inputs == 1
     hidden = co.Markov(**facts, observe=lambda s, x, n, t: x + n, observe_noise=1, observe_every=3)
     y = hidden.simulate(jax.random.key(0), 1)["y"][0]
-    chart = co.condition(hidden, {"y": y}, structure="chart")
-    assert chart.num_inputs == 13
-    v = chart.from_manifold(chart.posterior.guess(jax.random.key(1)))
+    lifted = co.condition(hidden, {"y": y})
+    chart = chart_of(lifted)
+    assert chart.target.num_inputs == 13
+    v = chart.target.guess(jax.random.key(1))
     assert chart.reporter.latents(v)["x"].shape == (4, 1)
-    assert constraint_error(chart, v) < 1e-12
+    w = chart.to_whole(v)
+    assert lifted.constraint_error(w) < 1e-12
+    np.testing.assert_array_equal(chart.from_whole(w), v)
 
 
-def test_a_run_starts_where_it_is_told_and_goes_on_where_it_ended():
-    posterior = co.condition(LOCATION_AND_SCALE, {"y": Y}, structure="chart")
+@pytest.mark.parametrize("parametrisation", ["manifold", "chart"])
+def test_a_local_level_agrees_with_its_smoother(parametrisation):
+    """A random walk seen with noise: the posterior of its states is normal."""
+    T, step, noise = 6, 0.5, 0.3
+    model = co.Markov(
+        shared={"unused": ()},
+        noise=1,
+        steps=T,
+        initial=lambda s, n: jnp.zeros(1),
+        step=lambda s, x, n, t: x + step * n,
+        observe=lambda s, x, n, t: x + noise * n,
+        observe_noise=1,
+    )
+    y = model.simulate(jax.random.key(3), 1)["y"][0]
+    prior = step**2 * np.minimum.outer(np.arange(T) + 1.0, np.arange(T) + 1.0)
+    gain = prior @ np.linalg.inv(prior + noise**2 * np.eye(T))
+    mean, covariance = gain @ y[:, 0], prior - gain @ prior
+    posterior = co.condition(model, {"y": y})
+    draws = co.sample(posterior, draws=4000, chains=2, parametrisation=parametrisation)
+    x = draws.posterior["x"].values[..., 0]
+    for t in range(T):
+        assert_mean(x[..., t], mean[t])
+        assert_mean((x[..., t] - mean[t]) ** 2, covariance[t, t])
+
+
+def test_a_run_starts_where_it_is_given_and_goes_on_where_it_ended():
+    """Start points are those of the manifold, and a run goes on as it went, or otherwise."""
+    posterior = co.condition(LOCATION_AND_SCALE, {"y": Y})
     start = co.find_start(posterior, jax.random.key(0), chains=2)
-    assert start.shape == (2, 2)
-    whole = co.sample(posterior, draws=60, warmup=100, chains=2, start=start)
-    half = co.sample(posterior, draws=30, warmup=100, chains=2, start=start)
+    assert start.shape == (2, 7)
+    options = {"chains": 2, "parametrisation": "chart"}
+    whole = co.sample(posterior, draws=60, warmup=100, start=start, **options)
+    half = co.sample(posterior, draws=30, warmup=100, start=start, **options)
     np.testing.assert_array_equal(whole.posterior["m"][:, :30], half.posterior["m"])
+    assert whole["adapted"]["position"].shape == (2, 7)
     assert whole["adapted"]["scale"].shape == (2, 2, 2)
     more = co.sample(posterior, draws=20, warmup=0, chains=2, start=half, seed=1)
+    assert more.attrs["parametrisation"] == half.attrs["parametrisation"]
     np.testing.assert_array_equal(more["adapted"]["scale"], half["adapted"]["scale"])
     assert float(more.sample_stats["acceptance_rate"].mean()) > 0.5
-    with pytest.raises(SettingError, match="2 chains on 2 inputs need"):
-        co.sample(posterior, chains=2, start=np.zeros((2, 7)))
-
-
-def test_a_numpyro_model():
-    """Its observed sites have noise of their own; NumPyro's driver runs NUTS on the chart."""
-
-    def model(y=None):
-        m = numpyro.sample("m", dist.Normal(0.0, 1.0))
-        s = numpyro.sample("s", dist.Normal(0.0, 1.0))
-        with numpyro.plate("data", Y.size):
-            numpyro.sample("y", dist.Normal(m, jnp.exp(s)), obs=y)
-
-    kernel = co.interop.numpyro.ConstrainedNUTS(model, structure="chart")
-    with jax.enable_x64(True):
-        run = numpyro.infer.MCMC(kernel, num_warmup=200, num_samples=2000, progress_bar=False)
-        run.run(jax.random.key(0), Y)
-        draws = run.get_samples(group_by_chain=True)
-    assert_mean(draws["m"], on_grid(lambda m, s: m))
-    assert_mean(draws["s"], on_grid(lambda m, s: s))
+    other = co.sample(
+        posterior, draws=20, warmup=50, chains=2, start=half, parametrisation="manifold"
+    )
+    assert other.attrs["parametrisation"].startswith("manifold")
+    assert np.all(np.isfinite(other.posterior["m"]))
+    with pytest.raises(SettingError, match="2 chains on 7 inputs need"):
+        co.sample(posterior, chains=2, start=np.zeros((2, 2)))
 
 
 @pytest.mark.parametrize(
@@ -205,8 +209,9 @@ def test_a_numpyro_model():
 def test_noise_that_cannot_be_solved_for_is_an_error(function, reason):
     """What enters in pieces has no derivative that tells, and more solutions than are found."""
     model = co.Generator(lambda u: {"y": function(u["a"], u["n"])}, {"a": (), "n": 3})
+    posterior = co.condition(model, {"y": np.ones(3)})
     with pytest.raises(ModelError, match=reason):
-        co.condition(model, {"y": np.ones(3)}, structure="chart")
+        chart_of(posterior)
 
 
 def test_noise_is_found_among_inputs_as_narrow():
@@ -214,52 +219,22 @@ def test_noise_is_found_among_inputs_as_narrow():
         lambda u: {"y": u["x"] ** 3 + u["s"] + 0.5 * u["n"], "z": u["s"] + 0.7 * u["m"]},
         {"s": (), "x": 4, "n": 4, "m": 3},
     )
-    chart = co.condition(model, {"y": np.ones(4), "z": np.ones(3)}, structure="chart")
-    assert chart.num_inputs == 5
-
-
-@pytest.mark.parametrize("structure", ["auto", "chart"])
-@pytest.mark.parametrize("mass", ["identity", "diagonal"])
-@pytest.mark.parametrize("found", [None, [2.0, 3.0], [[2.0, 0.0], [1.0, 3.0]]])
-def test_a_run_goes_on_with_another_mass(structure, mass, found, x64):
-    """What the earlier run measured in becomes what this one does; nothing is computed."""
-    posterior = co.condition(LOCATION_AND_SCALE, {"y": Y}, structure=structure)
-    M = posterior.num_inputs
-    if structure == "auto" and found is not None:
-        found = np.full(M, 2.0)
-    plan = plan_for(posterior, co.CHMC(mass=mass), 30)
-    adapted = AdaptedParameters(
-        jnp.array([0.1]), jnp.array([1.0]), None if found is None else np.array([found])
-    )
-    chains = begin(plan, posterior, jax.random.key(0)[None], jnp.ones((1, M)), adapted)
-    matrix = chains.adaptation.rescaling.matrix
-    expected = {
-        ("auto", "identity"): None if found is None else np.full(M, 2.0),
-        ("auto", "diagonal"): np.ones(M) if found is None else np.full(M, 2.0),
-        ("chart", "identity"): np.eye(2) if found is None else np.diag([2.0, 3.0]),
-        ("chart", "diagonal"): np.ones(2) if found is None else np.array([2.0, 3.0]),
-    }[structure, mass]
-    if structure == "chart" and np.ndim(found) == 2:
-        expected = np.array(found) if mass == "identity" else np.array([2.0, np.sqrt(10.0)])
-    if expected is None:
-        assert matrix is None
-    else:
-        np.testing.assert_allclose(matrix[0], expected)
-    chain = jax.tree.map(lambda x: x[0], chains)
-    jax.eval_shape(lambda n: transition(plan, posterior, chain, n), jnp.asarray(0))
+    posterior = co.condition(model, {"y": np.ones(4), "z": np.ones(3)})
+    assert chart_of(posterior).target.num_inputs == 5
 
 
 def test_one_coordinate_and_hardly_any_warm_up():
     model = co.Generator(lambda u: {"a": u["a"], "y": u["a"] + u["n"]}, {"a": (), "n": 3})
-    chart = co.condition(model, {"y": np.ones(3)}, structure="chart")
+    posterior = co.condition(model, {"y": np.ones(3)})
     kernel = co.NUTS(step_size=0.5)
-    draws = co.sample(chart, draws=5, warmup=10, chains=1, kernel=kernel)
+    options = {"draws": 5, "warmup": 10, "chains": 1}
+    draws = co.sample(posterior, kernel=kernel, parametrisation="chart", **options)
     assert np.all(np.isfinite(draws.posterior["a"]))
 
 
 def test_a_trajectory_that_is_lost_is_not_followed_and_tells_nothing(x64):
-    """Of thousands of chains that run in step all would wait for one that has learnt from it."""
-    posterior = co.condition(LOCATION_AND_SCALE, {"y": Y}, structure="chart")
+    """Thousands of chains in lockstep would all wait for one that had adapted to it."""
+    posterior = chart_of(co.condition(LOCATION_AND_SCALE, {"y": Y})).target
     kernel = co.CHMC()
     state = kernel.init(posterior, jnp.asarray([0.5, 0.0]))
     known = Tuning(jnp.asarray(100.0), jnp.asarray(1.5), jnp.asarray(True), jnp.asarray(0.5))

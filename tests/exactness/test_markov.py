@@ -266,7 +266,7 @@ def test_other_data_and_another_gap_compile_nothing_new(compilations):
     y = np.ma.masked_array(np.linspace(-1, 1, 12))
     other = y.copy()
     y[3], other[7] = np.ma.masked, np.ma.masked
-    options = {"draws": 5, "warmup": 20, "chains": 1}
+    options = {"draws": 5, "warmup": 20, "chains": 1, "parametrisation": "manifold"}
     co.sample(co.condition(model, {"y": y}), **options)
     assert compilations
     posterior = co.condition(model, {"y": other})

@@ -67,7 +67,7 @@ def test_a_length_that_is_not_given_is_found():
     """Straight flow on a Gaussian: trajectories turn at about π, so the mean length is π/2."""
     model = co.Generator(lambda u: {"z": u["u"][0], "y": jnp.sum(u["u"])}, {"u": 50})
     posterior = co.condition(model, {"y": 5.0})
-    kernel = co.CHMC(step_size=0.1, integrator=Rattle(flow=Straight()))
+    kernel = co.CHMC(step_size=0.1, target_acceptance=0.8, integrator=Rattle(flow=Straight()))
     draws = co.sample(posterior, draws=4000, warmup=300, chains=2, kernel=kernel)
     assert np.all(np.abs(draws.adapted["u_turn_time"] - np.pi) < 0.3)
     assert abs(0.1 * float(draws.sample_stats["n_steps"].mean()) - np.pi / 2) < 0.2

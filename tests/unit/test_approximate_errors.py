@@ -11,7 +11,6 @@ Y = np.array([0.9, 0.3])
 
 
 def location(num=2):
-    """A standard normal location seen `num` times with normal noise."""
     return co.Generator(
         lambda u: {"z": u["z"], "y": u["z"] + 0.5 * u["n"]},
         inputs={"z": (), "n": num},
@@ -26,17 +25,6 @@ STEPS = co.Generator(
     parameters=["z"],
 )
 approximate = co.approximate
-Y = np.array([0.9, 0.3])
-
-
-def location(num=2):
-    return co.Generator(
-        lambda u: {"z": u["z"], "y": u["z"] + 0.5 * u["n"]},
-        inputs={"z": (), "n": num},
-        parameters=["z"],
-    )
-
-
 MISTAKES = {
     "no tolerance": (
         lambda: approximate.mcmc(location(), {"y": Y}, epsilon=0),

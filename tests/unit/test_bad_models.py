@@ -1108,7 +1108,7 @@ NUMPYRO = {
     ),
     "nothing observed": (
         DataError,
-        "nothing is observed exactly: every observed site stays a",
+        "nothing is observed. Name the observed sites and their values",
         lambda: co.condition(scoped),
     ),
     "all observed": (

@@ -148,10 +148,10 @@ SAMPLE = {
         "chains=[1]: it must be a whole number, 1 or more",
         lambda: sample(chains=[1]),
     ),
-    "kernel none": (
+    "kernel of words": (
         SettingError,
-        "kernel=None: give a kernel such as coarea.NUTS()",
-        lambda: sample(kernel=None),
+        "kernel='nuts': give a kernel such as coarea.NUTS()",
+        lambda: sample(kernel="nuts"),
     ),
     "kernel class": (
         SettingError,
@@ -429,11 +429,6 @@ KERNELS = {
         "num_steps=array([1, 2]): give a positive whole number of",
         lambda: co.CHMC(num_steps=np.array([1, 2])),
     ),
-    "accept none": (
-        SettingError,
-        "target_acceptance=None: it must be a number between 0 and",
-        lambda: co.NUTS(target_acceptance=None),
-    ),
     "accept 1": (
         SettingError,
         "target_acceptance=1: it must be a number between 0 and 1",
@@ -451,17 +446,17 @@ KERNELS = {
     ),
     "mass": (
         SettingError,
-        "mass='full': choose 'identity' or 'diagonal'",
+        "mass='full': choose 'auto', 'identity' or 'diagonal'",
         lambda: co.NUTS(mass="full"),
     ),
     "mass none": (
         SettingError,
-        "mass=None: choose 'identity' or 'diagonal'",
+        "mass=None: choose 'auto', 'identity' or 'diagonal'",
         lambda: co.NUTS(mass=None),
     ),
     "mass array": (
         SettingError,
-        "mass=array([1., 1.]): choose 'identity' or 'diagonal'",
+        "mass=array([1., 1.]): choose 'auto', 'identity' or 'diagonal'",
         lambda: co.NUTS(mass=np.ones(2)),
     ),
     "geodesic": (

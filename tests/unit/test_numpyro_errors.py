@@ -80,7 +80,6 @@ MISTAKES = {
     "outside the support": (pair, {"positive": -1.0}, {}, DataError, "outside of the support"),
     "a shape": (pair, {"positive": np.ones(2)}, {}, DataError, "has shape"),
     "not a number": (pair, {"sum": np.nan}, {}, DataError, "not finite"),
-    "nothing exact": (counted, {"count": 3}, {}, DataError, "nothing is observed exactly"),
     "noise inputs of no site": (
         pair,
         {"sum": 1.0},

@@ -22,7 +22,7 @@ from coarea.execution import blocks, run, session
 from coarea.initialisation import search
 from coarea.initialisation.approach import _approach
 from coarea.results import datatree
-from coarea.sampling.sample import _vmap_width
+from coarea.sampling.methods import vmap_width
 
 # What is kept is part of what is compiled, and so decides about last bits.
 OPTIONS = {"draws": 60, "warmup": 40, "chains": 3, "keep": "inputs"}
@@ -88,8 +88,9 @@ def test_the_number_of_threads_does_not_change_the_draws(posterior, draws, monke
     np.testing.assert_array_equal(again.posterior["z"], draws.posterior["z"])
 
 
-def test_a_chain_does_not_depend_on_those_beside_it(posterior, draws):
-    fewer = co.sample(posterior, **(OPTIONS | {"chains": 2}))
+def test_a_chain_with_a_warm_up_of_its_own_does_not_depend_on_those_beside_it(posterior):
+    options = OPTIONS | {"kernel": co.NUTS()}
+    draws, fewer = (co.sample(posterior, **(options | {"chains": n})) for n in (3, 2))
     np.testing.assert_array_equal(fewer.posterior["z"], draws.posterior["z"][:2])
 
 
@@ -154,7 +155,16 @@ def test_a_model_that_factors_matrices_is_not_vectorised(root, together, x64):
         initial=lambda s, n: jnp.zeros(2),
         step=lambda s, x, n, t: 0.5 * x + root(jnp.eye(2) + 0.1 * s["z"] ** 2) @ n,
     )
-    assert _vmap_width(co.condition(model, {"y": np.full((5, 2), 0.3)}), 8) == together
+    assert vmap_width(co.condition(model, {"y": np.full((5, 2), 0.3)}), 8) == together
+
+
+@pytest.mark.parametrize(("root", "together"), [(jnp.linalg.cholesky, 1), (jnp.sqrt, 4)])
+def test_a_likelihood_that_factors_matrices_is_not_vectorised(root, together, x64):
+    def log_factor(z):
+        return -jnp.sum(root(jnp.eye(2) * jnp.exp(z["z"])))
+
+    model = co.Generator(lambda u: {"z": u["z"]}, {"z": ()}, log_factor=log_factor)
+    assert vmap_width(co.condition(model), 8) == together
 
 
 def test_other_data_of_the_same_shape_compile_nothing_new(posterior, compilations):
@@ -222,7 +232,7 @@ def test_an_interrupt_keeps_the_chains_that_have_draws(posterior, monkeypatch, i
     monkeypatch.setattr(session, "draw", keep_one_behind)
     monkeypatch.setattr(run, "_SECONDS_PER_BLOCK", 0.0)
     with pytest.warns(SamplingWarning, match=r"from 2 of 3 chains"):
-        result = co.sample(posterior, draws=100_000, warmup=100, chains=3)
+        result = co.sample(posterior, draws=100_000, warmup=100, chains=3, kernel=co.NUTS())
     assert result.posterior.sizes["chain"] == 2
 
 
@@ -231,7 +241,8 @@ def test_draws_do_not_depend_on_what_runs_beside_large_factors():
     A = np.random.default_rng(0).normal(size=(150, 160)) / 10
     model = co.Generator(lambda u: {"z": u["u"][0], "y": A @ u["u"]}, {"u": 160})
     posterior = co.condition(model, {"y": np.zeros(150)})
-    one, two = (co.sample(posterior, draws=3, warmup=20, chains=n).posterior["z"] for n in (1, 2))
+    options = {"draws": 3, "warmup": 20, "kernel": co.NUTS()}
+    one, two = (co.sample(posterior, chains=n, **options).posterior["z"] for n in (1, 2))
     np.testing.assert_array_equal(one[0], two[0])
 
 

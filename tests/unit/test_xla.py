@@ -7,9 +7,10 @@ import pytest
 from arviz_stats.sampling_diagnostics import ess
 
 import coarea as co
+from coarea.adaptation.plan import plan_for
 from coarea.execution import blocks, run
 from coarea.execution.transitions import ExactTransition, begin
-from coarea.sampling.sample import plan_for
+from coarea.manifolds.parametrisation import chart_of
 from coarea.xla import fuse_cpu, materialize, options
 
 OPTIONS = {"xla_disable_hlo_passes": "dot-library-rewriter,cpu-parallel-task-assigner"}
@@ -70,7 +71,7 @@ def test_complex_numbers_are_no_part_of_a_fused_kernel(x64):
     np.testing.assert_array_equal(one(x), jnp.conj(x))
 
 
-def noisy(structure="auto"):
+def noisy():
     x = np.linspace(0.1, 2.0, 250)
 
     def outputs(u):
@@ -79,22 +80,27 @@ def noisy(structure="auto"):
 
     model = co.Generator(outputs, {"z": 2, "n": 250})
     y = model.simulate(jax.random.key(5), 1)["y"][0]
-    return co.condition(model, {"y": y}, structure=structure)
+    return co.condition(model, {"y": y})
 
 
 @pytest.mark.parametrize(
-    ("num_chains", "structure", "kernel"),
-    [(1, "auto", co.CHMC()), (3, "auto", co.NUTS()), (3, "chart", co.CHMC())],
+    ("num_chains", "is_chart", "kernel"),
+    [(1, False, co.CHMC()), (3, False, co.NUTS()), (3, True, co.CHMC())],
 )
-def test_chains_make_the_same_draws(num_chains, structure, kernel, x64):
-    posterior = noisy(structure)
-    plan = plan_for(posterior, kernel, 0)
+def test_chains_make_the_same_draws(num_chains, is_chart, kernel, x64):
+    posterior = noisy()
     start = jnp.asarray(co.find_start(posterior, jax.random.key(0), num_chains))
+    if is_chart:
+        chart = chart_of(posterior)
+        posterior, start = chart.target, jax.vmap(chart.from_whole)(start)
+    plan, reporter = plan_for(posterior, kernel, 0), posterior.reporter
     begun = begin(plan, posterior, jax.random.split(jax.random.key(1), num_chains), start, None)
-    programs = (ExactTransition(plan, posterior, True, 1024, fuse) for fuse in (False, True))
+    programs = [
+        ExactTransition(plan, posterior, reporter, True, 1024, fuse) for fuse in (False, True)
+    ]
     args = begun, jnp.asarray(0), jnp.asarray(10)
     plain, fused = (blocks.advance(program, *args)[1] for program in programs)
-    lowered = blocks._advance_fused.lower(ExactTransition(plan, posterior, True, 1024, True), *args)
+    lowered = blocks._advance_fused.lower(programs[1], *args)
     assert "xla_cpu_small_call" in lowered.as_text()
     assert float(plain.stats.acceptance_rate[:, :10].max()) > 0
     np.testing.assert_allclose(fused.latents["z"], plain.latents["z"], rtol=1e-6, atol=1e-8)
@@ -109,7 +115,8 @@ def test_a_compiler_that_refuses_to_fuse_does_not_end_the_run(monkeypatch):
         raise jax.errors.JaxRuntimeError("UNIMPLEMENTED")
 
     monkeypatch.setattr(run, "compile_fused", refuse)
-    draws = co.sample(noisy(), draws=20, warmup=20, chains=2, progress=False)
+    options = {"chains": 2, "progress": False, "parametrisation": "manifold"}
+    draws = co.sample(noisy(), draws=20, warmup=20, **options)
     assert draws.posterior["z"].shape == (2, 20, 2)
     assert tried == [True]
 
@@ -135,13 +142,14 @@ def hints(monkeypatch):
     return lambda on: monkeypatch.setenv("COAREA_XLA_HINTS", "1" if on else "0")
 
 
-@pytest.mark.parametrize("structure", ["auto", "chart"])
-def test_draws_have_the_same_moments_without_hints(structure, hints):
-    posterior = noisy(structure)
+@pytest.mark.parametrize("parametrisation", ["manifold", "chart"])
+def test_draws_have_the_same_moments_without_hints(parametrisation, hints):
+    posterior = noisy()
+    options = {"parametrisation": parametrisation, "warmup": 200, "chains": 2}
     draws = []
     for on in (True, False):
         hints(on)
-        found = co.sample(posterior, draws=2000, warmup=200, chains=2, progress=False)
+        found = co.sample(posterior, draws=2000, progress=False, **options)
         draws.append(found.posterior["z"].values)
     for power in (1, 2):
         for i in range(draws[0].shape[-1]):
@@ -151,10 +159,10 @@ def test_draws_have_the_same_moments_without_hints(structure, hints):
 
 
 def test_without_hints_programs_are_plain(hints, x64):
-    posterior = noisy("auto")
+    posterior = noisy()
     plan = plan_for(posterior, co.CHMC(), 0)
     u = jnp.asarray(co.find_start(posterior, jax.random.key(0), 1))
-    transition = ExactTransition(plan, posterior, True, 64)
+    transition = ExactTransition(plan, posterior, posterior.reporter, True, 64)
     zero = jnp.asarray(0)
 
     def lowered():

@@ -1,15 +1,36 @@
-"""The plan of a run: its kernel, and the warm-up that tunes it."""
+"""The plan of a run: its kernel, and the warm-up that tunes it.
+
+Warm-up is pooled over chains (`pooled_warmup_for`), or each chain's own (`plan_for`).
+"""
+
+import math
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
+from coarea.adaptation.cost import TransitionCost
 from coarea.adaptation.mass import mass_adaptation_for
+from coarea.adaptation.pooled import MassKind, PooledWarmup, Situation, no_rescaling
 from coarea.adaptation.warmup import Adaptation, AdaptedParameters, Warmup
 from coarea.kernels.kernel import AbstractKernel, Tuning
 from coarea.manifolds.rescaling import Rescaling
-from coarea.manifolds.target import AbstractTarget
+from coarea.manifolds.target import AbstractConstrainedTarget, AbstractTarget
 from coarea.xla import jit_fast_compile
+
+# The most transitions of a warm-up whose length was not given; more if they cost next to nothing:
+# so many operations, by trajectories of so many steps.
+DEFAULT_WARMUP = 500
+_LONGEST_WARMUP = 2000
+_AFFORDABLE = 2e9
+_TYPICAL_STEPS = 4
+# What a kernel aims at that does not say.
+_ACCEPTANCE = 0.8
+# The most inputs of a density without constraints whose correlations are estimated.
+_MOST_DENSE = 64
+# The time in which a trajectory crosses a normal density of variance one.
+_CROSSING_TIME = 0.5 * math.pi
 
 
 class Plan(eqx.Module):
@@ -37,9 +58,9 @@ def plan_for(target: AbstractTarget, kernel: AbstractKernel, warmup: int, seed: 
         target = target.rescale(Rescaling(jnp.ones(target.num_inputs)))
     # What may change from call to call is an array, so that it needs no new compilation.
     return Plan(
-        eqx.tree_at(lambda k: k.step_size, kernel, None, is_leaf=lambda x: x is None),
+        AbstractKernel.without_settings(kernel),
         Warmup(
-            kernel.target_acceptance,
+            kernel.target_acceptance or _ACCEPTANCE,
             kernel.longest_step(target),
             jnp.asarray(warmup),
             _position_scale(target),
@@ -53,3 +74,50 @@ def plan_for(target: AbstractTarget, kernel: AbstractKernel, warmup: int, seed: 
 @jit_fast_compile
 def _position_scale(target: AbstractTarget) -> Float[Array, ""]:
     return target.scales.position
+
+
+def pooled_warmup_for(
+    target: AbstractTarget, kernel: AbstractKernel, length: int | None, chains: int, seed: int
+) -> PooledWarmup:
+    """The warm-up that all chains of a run share; without a `length`, as long as is affordable."""
+    mass, is_scaled = _scaling(target, kernel)
+    rescaling = no_rescaling(mass, is_scaled)
+    moving = target if rescaling.is_identity else target.rescale(rescaling)
+    longest = kernel.integrator_for(moving).max_flow_time(moving)
+    crosses = _CROSSING_TIME if mass != "none" and is_scaled.all() else longest
+    cost = TransitionCost.of(moving, kernel)
+    if length is None:
+        affordable = _AFFORDABLE / (chains * cost.least(_TYPICAL_STEPS))
+        length = int(min(max(affordable, DEFAULT_WARMUP), _LONGEST_WARMUP))
+    about = Situation(
+        num_inputs=target.num_inputs,
+        longest_step=longest,
+        position_scale=float(_position_scale(target)),
+        cost=cost,
+        crossing_time=crosses if math.isfinite(crosses) else None,
+        on_manifold=isinstance(target, AbstractConstrainedTarget),
+        mass=mass,
+        is_scaled=is_scaled,
+        step_size=kernel.step_size,
+        num_steps=kernel.given_steps,
+    )
+    return PooledWarmup(about, length, chains, seed * 0x85EBCA6B)
+
+
+def _scaling(target: AbstractTarget, kernel: AbstractKernel) -> tuple[MassKind, np.ndarray]:
+    """How inputs are scaled, and which ones."""
+    if not isinstance(target, AbstractConstrainedTarget):
+        whole = np.ones(target.num_inputs, bool)
+        if kernel.mass == "identity":
+            return "none", whole
+        is_small = target.num_inputs <= _MOST_DENSE and kernel.mass == "auto"
+        return ("dense" if is_small else "diagonal"), whole
+    if kernel.mass == "diagonal":
+        return "diagonal", np.ones(target.num_inputs, bool)
+    if target.has_factors and kernel.mass == "auto":
+        return "diagonal", np.ones(target.num_inputs, bool)
+    # Normal inputs rotate in their own scale, and closed geodesics are those of the given scale.
+    others = ~np.asarray(target.gaussian)
+    if kernel.mass == "identity" or target.geodesic is not None or not np.any(others):
+        return "none", others
+    return "diagonal", others

@@ -15,11 +15,10 @@ import numpy as np
 from blackjax.adaptation.step_size import DualAveragingAdaptationState, dual_averaging_adaptation
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-from coarea.adaptation.mass import AbstractMassAdaptation, Matrix
+from coarea.adaptation.mass import DiagonalMass, Matrix
 from coarea.adaptation.step_size import MARGIN, FailureSearch, MagnitudeSearch
 from coarea.kernels.kernel import TransitionInfo, Tuning
 from coarea.manifolds.rescaling import Rescaling
-from coarea.manifolds.target import AbstractTarget
 
 # Where the search begins, relative to the size of a position.
 _FIRST_STEP = 0.1
@@ -53,12 +52,15 @@ class Adaptation(NamedTuple):
 class AdaptedParameters(NamedTuple):
     """The result of a warm-up: enough to take up a run again without another.
 
-    `scale` is the matrix of the rescaling, None without one.
+    `scale` is the matrix of the rescaling, None without one. A pooled warm-up finds the range of
+    the number of steps, and no U-turn time.
     """
 
     step_size: Float[Array, ""]
-    u_turn_time: Float[Array, ""]
+    u_turn_time: Float[Array, ""] | None
     scale: Matrix | None
+    fewest_steps: Int[Array, ""] | None = None
+    most_steps: Int[Array, ""] | None = None
 
 
 class Warmup(eqx.Module):
@@ -69,16 +71,16 @@ class Warmup(eqx.Module):
     length: Int[Array, ""]
     position_scale: Float[Array, ""]
     offset: UInt32[Array, ""]  # with which the sequence of trajectory lengths begins
-    mass: AbstractMassAdaptation | None
+    mass: DiagonalMass | None
 
     @property
     def _dual_averaging(self):
         return dual_averaging_adaptation(self.target_acceptance)
 
-    def init(self, target: AbstractTarget, u: Float[Array, " M"]) -> Adaptation:
+    def init(self, u: Float[Array, " M"]) -> Adaptation:
         """The state before the first transition, at u."""
         first = jnp.minimum(_FIRST_STEP * self.position_scale, self.longest_step)
-        matrix = None if self.mass is None else self.mass.first(target, u)
+        matrix = None if self.mass is None else jnp.ones_like(u)
         return self._window(first, _FIRST_STEPS * first, matrix)
 
     def resume(self, adapted: AdaptedParameters, num_inputs: int) -> Adaptation:
@@ -122,7 +124,6 @@ class Warmup(eqx.Module):
 
     def update(
         self,
-        target: AbstractTarget,
         state: Adaptation,
         info: TransitionInfo,
         position: Float[Array, " M"],
@@ -131,11 +132,11 @@ class Warmup(eqx.Module):
         """The state after a transition that led to `position`. After warm-up nothing changes."""
         return jax.lax.cond(
             transition < self.length,
-            lambda: self._update(target, state, info, position, transition),
+            lambda: self._update(state, info, position, transition),
             lambda: state,
         )
 
-    def _update(self, target, state: Adaptation, info, position, transition) -> Adaptation:
+    def _update(self, state: Adaptation, info, position, transition) -> Adaptation:
         tuning = self.tuning(state, transition)
         failed = info.convergence_error | info.non_reversible_step
         first, by_acceptance, _ = self._dual_averaging
@@ -160,14 +161,14 @@ class Warmup(eqx.Module):
             u_turn_time=state.u_turn_time + (info.u_turn_time - state.u_turn_time) / age,
         )
         if self.mass is not None:
-            mass = self.mass.update(state.mass, target, position, transition)
+            mass = self.mass.update(state.mass, position)
             state = state._replace(mass=mass)
         return jax.lax.cond(
             self.starts_window(transition), lambda: self._next_window(state), lambda: state
         )
 
     def _next_window(self, state: Adaptation) -> Adaptation:
-        step_size, u_turn_time, matrix = self.adapted(state)
+        step_size, u_turn_time, matrix, *_ = self.adapted(state)
         if self.mass is None or matrix is None:
             # Each search begins where it was itself: the one that did not decide saw the other's
             # steps and may be anywhere above. Dual averaging looks first near ten times its start.

@@ -4,9 +4,16 @@ import jax
 import jax.numpy as jnp
 from typing_extensions import override
 
-from coarea.dynamics.integrator import AbstractIntegrator, at_rest, half_kick
+from coarea.dynamics.integrator import (
+    AbstractIntegrator,
+    StepOperations,
+    at_rest,
+    flat,
+    half_kick,
+)
 from coarea.errors import SettingError
 from coarea.manifolds.target import AbstractConstrainedTarget, AbstractGeodesicFlow
+from coarea.tracing import operations
 from coarea.xla import jit_bounded
 
 
@@ -25,6 +32,12 @@ class Geodesic(AbstractIntegrator):
     @override
     def max_flow_time(self, target):
         return _geodesic_of(target).max_flow_time
+
+    @override
+    def operations(self, target, geodesic_steps=1):
+        assert isinstance(target, AbstractConstrainedTarget)
+        evaluating = operations(lambda u: target.evaluate(u), flat(target.num_inputs))
+        return StepOperations(evaluating, 0.0)
 
     @override
     def init(self, target, u):

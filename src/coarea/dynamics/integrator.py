@@ -4,6 +4,7 @@ from abc import abstractmethod
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
@@ -22,7 +23,8 @@ class PhaseState(NamedTuple):
     """What the integrator needs beside."""
     convergence_error: Bool[Array, ""]
     non_reversible_step: Bool[Array, ""]
-    iterations: Int[Array, ""]
+    work: Int[Array, ""]
+    """What projections cost since the momentum was drawn, in evaluations of the residual."""
 
     @property
     def failed(self) -> Bool[Array, ""]:
@@ -33,6 +35,15 @@ class PhaseState(NamedTuple):
     def energy(self) -> Float[Array, ""]:
         """The Hamiltonian H = ½|p|² − log π(u)."""
         return 0.5 * self.momentum @ self.momentum - self.logdensity
+
+
+class StepOperations(NamedTuple):
+    """What a step costs, in arithmetic operations."""
+
+    step: float
+    """Of a step beside its projections."""
+    projection: float
+    """Of each evaluation of the residual that a projection makes."""
 
 
 class AbstractIntegrator(eqx.Module):
@@ -69,6 +80,10 @@ class AbstractIntegrator(eqx.Module):
     ) -> PhaseState:
         """One step of size h, negative to go back. A failed state keeps its flags."""
 
+    @abstractmethod
+    def operations(self, target: AbstractTarget, geodesic_steps: int = 1) -> "StepOperations":
+        """About how many arithmetic operations a step takes."""
+
     def refresh(self, key: Key[Array, ""], state: PhaseState) -> PhaseState:
         """The state with a new momentum."""
         no = jnp.asarray(False)
@@ -76,7 +91,7 @@ class AbstractIntegrator(eqx.Module):
             momentum=self.draw_momentum(key, state),
             convergence_error=no,
             non_reversible_step=no,
-            iterations=jnp.zeros((), int),
+            work=jnp.zeros((), int),
         )
 
 
@@ -84,6 +99,11 @@ def at_rest(u: Float[Array, " M"], logdensity, force, cache: Any = None) -> Phas
     """A state without momentum."""
     no = jnp.asarray(False)
     return PhaseState(u, jnp.zeros_like(u), logdensity, force, cache, no, no, jnp.zeros((), int))
+
+
+def flat(size: int) -> jax.ShapeDtypeStruct:
+    """The shape of a position, for tracing."""
+    return jax.ShapeDtypeStruct((size,), jnp.zeros(()).dtype)
 
 
 def half_kick(state: PhaseState, h: Float[Array, ""]) -> PhaseState:

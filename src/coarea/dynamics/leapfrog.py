@@ -6,9 +6,16 @@ import jax
 import jax.numpy as jnp
 from typing_extensions import override
 
-from coarea.dynamics.integrator import AbstractIntegrator, at_rest, half_kick
+from coarea.dynamics.integrator import (
+    AbstractIntegrator,
+    StepOperations,
+    at_rest,
+    flat,
+    half_kick,
+)
 from coarea.errors import SettingError
 from coarea.manifolds.target import AbstractUnconstrainedTarget
+from coarea.tracing import operations
 from coarea.xla import jit_bounded
 
 
@@ -31,6 +38,12 @@ class Leapfrog(AbstractIntegrator):
     @override
     def max_flow_time(self, target):
         return math.inf
+
+    @override
+    def operations(self, target, geodesic_steps=1):
+        assert isinstance(target, AbstractUnconstrainedTarget)
+        gradient = jax.value_and_grad(lambda u: target.log_density(u))
+        return StepOperations(operations(gradient, flat(target.num_inputs)), 0.0)
 
     @override
     def init(self, target, u):

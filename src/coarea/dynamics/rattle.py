@@ -12,7 +12,14 @@ from typing_extensions import override
 
 from coarea.arguments import checked_number
 from coarea.dynamics.flows import AbstractFlow, Rotation, Straight
-from coarea.dynamics.integrator import AbstractIntegrator, PhaseState, at_rest, half_kick
+from coarea.dynamics.integrator import (
+    AbstractIntegrator,
+    PhaseState,
+    StepOperations,
+    at_rest,
+    flat,
+    half_kick,
+)
 from coarea.dynamics.projection import (
     AbstractSolver,
     Broyden,
@@ -26,6 +33,7 @@ from coarea.dynamics.projection.solver import linearise
 from coarea.errors import SettingError
 from coarea.jacobians.structure import AbstractLinearisation
 from coarea.manifolds.target import AbstractConstrainedTarget, AbstractTarget
+from coarea.tracing import operations
 from coarea.xla import jit_bounded
 
 
@@ -116,6 +124,15 @@ class Rattle(AbstractIntegrator):
         return default if self.tolerance is None else Tolerance.following(self.tolerance)
 
     @override
+    def operations(self, target, geodesic_steps=1):
+        assert isinstance(target, AbstractConstrainedTarget)
+        u = flat(target.num_inputs)
+        step = operations(lambda u: target.evaluate(u), u)
+        if geodesic_steps > 1:
+            step += (geodesic_steps - 1) * operations(lambda u: target.linearise(u), u)
+        return StepOperations(step, operations(lambda u: target.residual(u), u))
+
+    @override
     def init(self, target, u):
         assert isinstance(target, AbstractConstrainedTarget)
         flow = self.flow_for(target)
@@ -177,7 +194,7 @@ class Rattle(AbstractIntegrator):
         return state._replace(
             position=jnp.where(projection.converged, projection.u, state.position),
             convergence_error=state.convergence_error | ~projection.converged,
-            iterations=state.iterations + projection.iterations,
+            work=state.work + projection.work,
         )
 
     def _arrive(
@@ -213,7 +230,7 @@ class Rattle(AbstractIntegrator):
         returned = ~back.convergence_error & (distance <= allowed)
         return moved._replace(
             non_reversible_step=~moved.convergence_error & ~returned | moved.non_reversible_step,
-            iterations=back.iterations,
+            work=back.work,
         )
 
 

@@ -21,6 +21,7 @@ class Block(NamedTuple):
     latents: PyTree[Array]
     inputs: PyTree[Array] | None
     stats: Any
+    trail: Any = None  # what warm-up reads beside, and what is not kept
 
 
 class AbstractTransition(eqx.Module):

@@ -77,22 +77,47 @@ class Group:
             self.chains = self._begin()
         return self.chains
 
+    def advance_round(
+        self, transition: AbstractTransition, count: int, most_read: int
+    ) -> tuple[Block, BlockReport]:
+        """Make `count` more transitions of warm-up; what the first `most_read` chains brought."""
+        pieces, rates, failed, left = [], 0.0, 0, count
+        while left:
+            number = min(left, transition.longest_block)
+            block = self._advance(transition, number)
+            if self.place.is_accelerator:
+                block = jax.tree.map(lambda x: x[:most_read], block)
+            block = jax.tree.map(lambda x: np.asarray(x)[:most_read, :number], block)  # noqa: B023
+            pieces.append(block)
+            rates += float(block.stats.acceptance_rate.sum())
+            failed += int(block.stats.diverging.sum())
+            self._warmup, self._total = self._warmup + number, self._total + number
+            self._done, left = self._done + number, left - number
+        whole = jax.tree.map(lambda *x: np.concatenate(x, axis=1), *pieces)
+        transitions = whole.stats.diverging.size
+        return whole, BlockReport(True, transitions, rates, failed)
+
+    def _advance(self, transition: AbstractTransition, count: int) -> Block:
+        chains, block = jax.block_until_ready(
+            advance(transition, self.begin(), jnp.asarray(self._done), jnp.asarray(count))
+        )
+        self.chains = chains
+        return block
+
     def advance(self, transition: AbstractTransition) -> BlockReport:
         """Run one block; its length follows the pace of the last one."""
         is_warmup = self._done < self._warmup
         count = min(self._count, (self._warmup if is_warmup else self._total) - self._done)
         began = time.perf_counter()
-        chains, block = jax.block_until_ready(
-            advance(transition, self.begin(), jnp.asarray(self._done), jnp.asarray(count))
-        )
+        block = self._advance(transition, count)
         pace = (time.perf_counter() - began) / count
         travels = self.place.is_accelerator
         seconds = _SECONDS_PER_BLOCK_THAT_TRAVELS if travels else _SECONDS_PER_BLOCK
         self._count = int(np.clip(seconds / pace, 1, transition.longest_block))
-        self.chains = chains
         if not is_warmup:
             self._wait_for_copy()
-            self._last_copy = self._copier.submit(self._copy, block, self.num_draws, count)
+            kept = block._replace(trail=None)
+            self._last_copy = self._copier.submit(self._copy, kept, self.num_draws, count)
         self._done += count
         # What is not valid is zero. Where arrays travel, only the sums do here.
         rates, failed = block.stats.acceptance_rate, block.stats.diverging
@@ -169,9 +194,7 @@ def _run(transition, groups, precision, report) -> BaseException | None:
     def begin() -> BlockReport:
         """The first block compiles the program; the other groups then find it ready."""
         nonlocal transition
-        if transition.fuse:
-            with computing_in(precision), groups[0].place.active():
-                transition = _without_fusion_if_refused(transition, groups[0].begin())
+        transition = compiled(transition, groups[0], precision)
         return work(groups[0])
 
     pending: dict[Future, Group] = {}
@@ -193,13 +216,18 @@ def _run(transition, groups, precision, report) -> BaseException | None:
     return None
 
 
-def _without_fusion_if_refused(transition: AbstractTransition, chains: Any) -> AbstractTransition:
-    """The transition, compiled; as ordinary kernels if the compiler refuses to fuse them.
+def compiled(
+    transition: AbstractTransition, group: Group, precision: Precision
+) -> AbstractTransition:
+    """The transition; as ordinary kernels if the compiler refuses to fuse them.
 
     Fusion relies on an undocumented feature of XLA. What fails while running is not caught.
     """
+    if not transition.fuse:
+        return transition
     try:
-        compile_fused(transition, chains)
+        with computing_in(precision), group.place.active():
+            compile_fused(transition, group.begin())
     except jax.errors.JaxRuntimeError as error:
         logging.getLogger("coarea").warning(
             "XLA could not compile the transitions as one kernel (%s): they run as many, which is "

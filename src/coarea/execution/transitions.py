@@ -13,7 +13,7 @@ from coarea.dynamics.integrator import PhaseState
 from coarea.execution.blocks import AbstractTransition, Block, for_each_chain
 from coarea.kernels.kernel import TransitionInfo
 from coarea.manifolds.rescaling import Rescaling
-from coarea.manifolds.target import AbstractTarget, constraint_error
+from coarea.manifolds.target import AbstractReporter, AbstractTarget
 from coarea.xla import jit_fast_compile
 
 
@@ -59,7 +59,7 @@ def begin(
 
     def one(key, u, adapted):
         warmup = plan.warmup
-        adaptation = warmup.init(target, u) if adapted is None else warmup.resume(adapted, u.size)
+        adaptation = warmup.init(u) if adapted is None else warmup.resume(adapted, u.size)
         state = _init(plan, target, u, adaptation.rescaling)
         return ChainState(key, state, adaptation)
 
@@ -77,9 +77,8 @@ def end(plan: Plan, chains: ChainState) -> FinalState:
     return for_each_chain(one)(chains)
 
 
-def recorded(target: AbstractTarget, u: Float[Array, " M"], keep_inputs: bool):
+def recorded(reporter: AbstractReporter, u: Float[Array, " M"], keep_inputs: bool):
     """What is stored of a position: latents, and inputs if they are wanted."""
-    reporter = target.reporter
     latents = {name: x for name, x in reporter.latents(u).items() if name not in reporter.fixed}
     return latents, reporter.inputs(u) if keep_inputs else None
 
@@ -91,10 +90,10 @@ def transition(
     tuning = plan.tuning(chain.adaptation, number)
     key = jax.random.fold_in(chain.key, number)
     rescaling = chain.adaptation.rescaling
-    state, info = plan.kernel.step(_rescaled(target, rescaling), key, chain.state, tuning)
+    state, info = plan.kernel.step(rescaled(target, rescaling), key, chain.state, tuning)
     u = rescaling.to_model_space(state.position)
-    adaptation = plan.warmup.update(target, chain.adaptation, info, u, number)
-    stats = _stats(state, info, tuning.step_size, constraint_error(target, u))
+    adaptation = plan.warmup.update(chain.adaptation, info, u, number)
+    stats = stats_of(state, info, tuning.step_size, target.constraint_error(u))
     if not rescaling.is_identity:
         state = _in_new_window(plan, target, state, u, adaptation.rescaling, number)
     return ChainState(chain.key, state, adaptation), u, stats
@@ -105,6 +104,7 @@ class ExactTransition(AbstractTransition):
 
     plan: Plan
     target: AbstractTarget
+    reporter: AbstractReporter
     keep_inputs: bool = eqx.field(static=True)
     longest_block: int = eqx.field(static=True)
     fuse: bool = eqx.field(static=True, default=False)
@@ -118,16 +118,17 @@ class ExactTransition(AbstractTransition):
     @override
     def draw(self, chain, number):
         chain, u, stats = transition(self.plan, self.target, chain, number)
-        return chain, Block(*recorded(self.target, u, self.keep_inputs), stats)
+        return chain, Block(*recorded(self.reporter, u, self.keep_inputs), stats)
 
 
-def _rescaled(target: AbstractTarget, rescaling: Rescaling) -> AbstractTarget:
+def rescaled(target: AbstractTarget, rescaling: Rescaling) -> AbstractTarget:
+    """The target in sampler space."""
     return target if rescaling.is_identity else target.rescale(rescaling)
 
 
 def _init(plan: Plan, target: AbstractTarget, u, rescaling: Rescaling) -> PhaseState:
     """The state at a position of model space."""
-    return plan.kernel.init(_rescaled(target, rescaling), rescaling.to_sampler_space(u))
+    return plan.kernel.init(rescaled(target, rescaling), rescaling.to_sampler_space(u))
 
 
 def _in_new_window(plan, target, state, u, rescaling, number) -> PhaseState:
@@ -143,7 +144,8 @@ def _in_new_window(plan, target, state, u, rescaling, number) -> PhaseState:
     return jax.lax.while_loop(lambda carry: carry[0], initialise, (begins, state))[1]
 
 
-def _stats(state: PhaseState, info: TransitionInfo, step_size, error) -> TransitionStats:
+def stats_of(state: PhaseState, info: TransitionInfo, step_size, error) -> TransitionStats:
+    """The record of a transition."""
     return TransitionStats(
         acceptance_rate=info.acceptance_rate,
         diverging=info.is_divergent,

@@ -17,7 +17,7 @@ from coarea.generators.inputs import Inputs
 from coarea.keys import checked_key
 from coarea.precision import in_float64, top_level
 from coarea.tracing import Traced, trace
-from coarea.xla import jit_bounded
+from coarea.xla import jit_bounded, jit_fast_compile
 
 _SUMMARY = "the function given to summarise"
 
@@ -44,6 +44,16 @@ class AbstractGenerator(eqx.Module):
     def draw(self, key: Key[Array, ""]) -> Float[Array, " M"]:
         """Inputs drawn from the prior."""
         return self.inputs.draw(key)
+
+    @property
+    def has_factor(self) -> bool:
+        """Whether the density has a factor besides that of the inputs."""
+        return False
+
+    @property
+    def explicit(self) -> Any:
+        """The model without noise inputs (`ExplicitNoise`); None if it cannot do without."""
+        return None
 
     @property
     def fixed(self) -> Mapping[str, Array]:
@@ -88,11 +98,6 @@ class AbstractSimulator(AbstractGenerator):
     def reported(self, parameters: Mapping[str, Array]) -> dict[str, Array]:
         """What to report if only the parameters are known; by default these."""
         return dict(parameters)
-
-    @property
-    def has_factor(self) -> bool:
-        """Whether the density has a factor besides that of the inputs."""
-        return False
 
     def outputs_and_log_factor(
         self, u: Float[Array, " M"]
@@ -310,6 +315,12 @@ def _checked(parameters, inputs: Inputs) -> tuple[str, ...] | None:
     if not names:
         raise ModelError("parameters=(): name at least one input, or leave it out.")
     return names
+
+
+@jit_fast_compile
+def prior_draws(model: AbstractGenerator, num: int = 16) -> Float[Array, "num M"]:
+    """Inputs drawn from the prior, always the same ones."""
+    return jax.vmap(model.draw)(jax.random.split(jax.random.key(0), num))
 
 
 @jit_bounded

@@ -1,5 +1,6 @@
 """A NumPyro model as a generator: latent sites become inputs, and any site may be observed."""
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -12,6 +13,7 @@ from typing_extensions import override
 
 from coarea.errors import DataError, ModelError
 from coarea.generators.data import real_values
+from coarea.generators.explicit import ExplicitNoise
 from coarea.generators.generator import AbstractGenerator
 from coarea.generators.inputs import Flat, Inputs, StandardNormal
 from coarea.generators.numpyro_sites import Interpreter, SiteData, drawing
@@ -38,6 +40,12 @@ class NumPyroGenerator(AbstractGenerator):
     data: dict[str, np.ndarray]
     present: dict[str, np.ndarray]
     likelihoods: dict[str, np.ndarray]
+    without_noise: ExplicitNoise | None = None
+
+    @property
+    @override
+    def explicit(self):
+        return self.without_noise
 
     @property
     @override
@@ -98,32 +106,41 @@ def from_numpyro(
     exact = {name: data[name] for name in observed if name not in first.sample_sites}
     for name in first.with_noise_input:
         exact[name] = np.ma.masked_array(seen[name].data, mask=~np.asarray(seen[name].counts))
-    if not exact:
-        raise DataError(
-            "nothing is observed exactly: every observed site stays a likelihood "
-            f"({', '.join(seen) or 'there is none'}). Observe a deterministic site, or sample such "
-            "a model with numpyro.infer.NUTS."
-        )
     likelihoods = {
-        name: np.asarray(found.data)
-        for name, found in seen.items()
-        if name not in first.with_noise_input and np.size(found.data)
+        name: np.asarray(found.data) for name, found in seen.items() if np.size(found.data)
     }
-    run, prior = _frozen(
-        held,
-        Inputs(inputs),
-        given,
-        {name: x for name, x in present.items() if name in given},
-        frozenset(first.with_noise_input),
-    )
-    return NumPyroGenerator(
-        inputs=Inputs(inputs),
-        run=run,
-        prior=prior,
-        data=given,
-        present={name: x for name, x in present.items() if name in given},
-        likelihoods=likelihoods,
-    ), exact
+    if not exact and not likelihoods:
+        raise DataError(
+            "nothing is observed. Name the observed sites and their values, "
+            "condition(model, {'y': …}), or give the model its data by obs=."
+        )
+    present = {name: x for name, x in present.items() if name in given}
+
+    def generator(with_noise_input: Iterable[str], **fields) -> NumPyroGenerator:
+        """The model with noise inputs for some of the sites that can have them."""
+        has_none = set(first.with_noise_input) - set(with_noise_input)
+        kept = Inputs({name: part for name, part in inputs.items() if name not in has_none})
+        run, prior = _frozen(held, kept, given, present, frozenset(with_noise_input))
+        return NumPyroGenerator(
+            inputs=kept,
+            run=run,
+            prior=prior,
+            data=given,
+            present=present,
+            likelihoods={n: x for n, x in likelihoods.items() if n not in with_noise_input},
+            **fields,
+        )
+
+    # A missing value is latent only if its site has noise inputs.
+    sites = tuple(name for name in first.with_noise_input if name not in present)
+    explicit = None
+    if sites and len(inputs) > len(sites):
+        # A site whose map from normals works may have no density that does.
+        with contextlib.suppress(ModelError):
+            without = generator(set(first.with_noise_input) - set(sites))
+            noise = _noise(held, without, sites, given, present)
+            explicit = ExplicitNoise(without, sites, Inputs(inputs), noise)
+    return generator(first.with_noise_input, without_noise=explicit), exact
 
 
 def _copied(tree: Any) -> Any:
@@ -132,6 +149,21 @@ def _copied(tree: Any) -> Any:
     A fresh array also has no cached JAX version in another precision.
     """
     return jax.tree.map(lambda x: np.array(x) if isinstance(x, np.ndarray) else x, tree)
+
+
+def _noise(held, without: NumPyroGenerator, sites, data, present) -> Traced:
+    """The noise of some sites, computed from the inputs without it."""
+    with_noise_input = frozenset((*sites, *without.inputs.names))
+
+    def noise(values):
+        def source(name, fn, is_normal):
+            return values.get(name, jnp.zeros(fn.shape()))
+
+        run = Interpreter(held, data, present, with_noise_input, source, solves=frozenset(sites))
+        found = run.run().coordinates
+        return {name: found[name] for name in sites}
+
+    return trace(noise, without.inputs.example_values, what=WHAT)
 
 
 def _frozen(held, inputs: Inputs, data, present, with_noise_input) -> tuple[Traced, Traced]:

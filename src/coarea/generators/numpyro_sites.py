@@ -23,6 +23,7 @@ from coarea.errors import DataError, ModelError
 from coarea.generators.distributions import innermost, is_valid, kind_of, out_of_range
 from coarea.generators.inputs import Flat
 from coarea.generators.normal_maps import from_normal, has_normal_map
+from coarea.generators.normal_scores import to_normal
 
 _REFUSED = {
     "param": "numpyro.param is for optimisation, and has no prior: make it a sample site or a "
@@ -45,8 +46,9 @@ class SiteData(NamedTuple):
 class Interpreter(Messenger):
     """One run of a model that sets the value of every sample site.
 
-    `source(name, fn, is_normal)` returns the coordinates of a site. With `checks` the parameters of
-    distributions are validated too.
+    `source(name, fn, is_normal)` returns the coordinates of a site; those of the sites that are in
+    `solves` follow from their data. With `checks` the parameters of distributions are validated
+    too.
     """
 
     def __init__(
@@ -57,8 +59,10 @@ class Interpreter(Messenger):
         with_noise_input,
         source: Callable,
         checks: bool = False,
+        solves: frozenset[str] = frozenset(),
     ):
         super().__init__(model)
+        self._solves = solves
         self._checks = checks
         self._data, self._present, self._wanted, self._source = (
             data,
@@ -176,6 +180,10 @@ class Interpreter(Messenger):
         self.seen[name] = SiteData(data, counts, can_occur | ~counts | jnp.isnan(data))
         if self._gets_noise_input(msg, fn):
             self.with_noise_input.append(name)
+            if name in self._solves:
+                self.coordinates[name] = to_normal(fn, data)
+                self.outputs[name] = msg["value"] = data
+                return
             self.outputs[name] = from_normal(fn, self._take(name, fn, shape, is_normal=True))
             # Later sites get the data rather than the computed value, so that their constraints do
             # not depend on the noise of this site.

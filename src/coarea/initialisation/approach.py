@@ -18,7 +18,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from coarea.dynamics.projection import Tolerance
 from coarea.jacobians.dense import Dense
-from coarea.manifolds.target import AbstractConstrainedTarget
+from coarea.manifolds.target import (
+    AbstractConstrainedTarget,
+    AbstractTarget,
+    AbstractUnconstrainedTarget,
+)
 from coarea.xla import calls_lapack, jit_fast_compile, sequential_vmap_on_cpu
 
 _MAX_LINEARISATIONS = 500
@@ -42,12 +46,26 @@ class Start(NamedTuple):
     log_density: Float[Array, ""]
 
 
-def improve(
-    target: AbstractConstrainedTarget, u: Float[Array, "chains M"], tolerance: Tolerance
-) -> Start:
-    """Move each given point onto the manifold."""
+def improve(target: AbstractTarget, u: Float[Array, "chains M"], tolerance: Tolerance) -> Start:
+    """Move each given point onto the manifold, if there is one."""
+    if isinstance(target, AbstractUnconstrainedTarget):
+        return _evaluated(target, u)
+    assert isinstance(target, AbstractConstrainedTarget)
     compiled = _approach_compiled_fast if _solves_all_at_once(target) else _approach_optimised
     return compiled(target, u, tolerance)
+
+
+@jit_fast_compile
+def _evaluated(target: AbstractUnconstrainedTarget, u: Float[Array, "chains M"]) -> Start:
+    """Points as they are. Where the density or its gradient is not finite no chain can start."""
+
+    def one(u):
+        log_density, gradient = jax.value_and_grad(lambda u: target.log_density(u))(u)
+        is_fine = jnp.isfinite(log_density) & jnp.all(jnp.isfinite(gradient))
+        return Start(u, jnp.where(is_fine, 0.0, jnp.inf), log_density)
+
+    needs_lapack = calls_lapack(lambda u: target.log_density(u), u[0])
+    return (sequential_vmap_on_cpu if needs_lapack else jax.vmap)(one)(u)
 
 
 class _Attempt(NamedTuple):
@@ -87,7 +105,7 @@ def _approach(
     def one(u):
         return approach(target, u, tolerance)
 
-    needs_lapack = not target.hints.can_repeat or calls_lapack(lambda u: target.residual(u), u[0])
+    needs_lapack = not target.hints.can_repeat or calls_lapack(lambda u: target.evaluate(u), u[0])
     return (sequential_vmap_on_cpu if needs_lapack else jax.vmap)(one)(u)
 
 

@@ -11,7 +11,7 @@ from coarea.errors import JacobianError, ModelError, SamplingWarning, SettingErr
 from coarea.initialisation.approach import Start
 from coarea.initialisation.search import CANDIDATES, ROUNDS, is_usable
 from coarea.jacobians.dense import Dense
-from coarea.manifolds.target import AbstractConstrainedTarget
+from coarea.manifolds.target import AbstractConstrainedTarget, AbstractTarget
 from coarea.xla import jit_fast_compile
 
 # Number of elements of the largest Jacobian whose rank is checked.
@@ -22,7 +22,7 @@ _EXTREME = 1e140
 _FULL_RANK = 1e-4
 
 
-def check_given(target: AbstractConstrainedTarget, given, chains: int) -> np.ndarray:
+def check_given(target: AbstractTarget, given, chains: int) -> np.ndarray:
     """Check that the user's start points are finite and that there is one for each chain."""
     try:
         u = np.asarray(given, dtype=float)
@@ -63,11 +63,20 @@ def with_shared_starts(starts: Start, tolerance: Tolerance, stacklevel: int) -> 
 
 
 def check_starts(
-    target: AbstractConstrainedTarget, starts: Start, tolerance: Tolerance, are_given: bool = False
+    target: AbstractTarget, starts: Start, tolerance: Tolerance, are_given: bool = False
 ) -> None:
     """Raise if a chain has no start, naming the likeliest reason, or if J is singular there."""
     error = np.asarray(starts.error)
     found = error <= tolerance.residual
+    if not isinstance(target, AbstractConstrainedTarget):
+        if not np.all(found):
+            raise StartError(
+                f"the log density or its gradient was not finite for {int(np.sum(~found))} of "
+                f"{error.size} chains at "
+                + ("the points given as start. " if are_given else "all draws from the prior. ")
+                + "Give `sample(start=…)` points where it is finite."
+            )
+        return
     closest = starts.u[int(np.argmin(error))]
     check_rank(target, closest)
     if not np.all(found) and not np.any(np.isfinite(target.residual(closest))):

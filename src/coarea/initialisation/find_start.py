@@ -10,6 +10,7 @@ from coarea.dynamics import Rattle
 from coarea.initialisation.checks import check_starts, with_shared_starts
 from coarea.initialisation.search import search
 from coarea.keys import chain_keys, checked_key
+from coarea.manifolds.parametrisation import without_chart
 from coarea.manifolds.target import AbstractTarget
 from coarea.manifolds.validation import check_target
 from coarea.precision import top_level
@@ -29,14 +30,14 @@ def find_start(target: AbstractTarget, key: Key[Array, ""], chains: int) -> np.n
     (3, 2)
     """
     check_target(target, "find_start")
+    target = without_chart(target)
     key, chains = checked_key(key), checked_count("chains", chains)
     tolerance = Rattle().tolerance_for(jnp.float64)
     with one_blas_thread():
         found = [
-            search(target.manifold, chain_keys(key, chain).start[None], tolerance)
-            for chain in range(chains)
+            search(target, chain_keys(key, chain).start[None], tolerance) for chain in range(chains)
         ]
     starts = jax.tree.map(lambda *x: jnp.concatenate(x), *found)
     starts = with_shared_starts(starts, tolerance, stacklevel=4)
-    check_starts(target.manifold, starts, tolerance)
-    return np.asarray(jax.vmap(target.from_manifold)(starts.u))
+    check_starts(target, starts, tolerance)
+    return np.asarray(starts.u)

@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float, Key
 
 from coarea.dynamics.projection import Tolerance
 from coarea.initialisation.approach import Start, improve
-from coarea.manifolds.target import AbstractConstrainedTarget
+from coarea.manifolds.target import AbstractConstrainedTarget, AbstractTarget
 from coarea.xla import jit_fast_compile
 
 # Number of prior draws for each chain in a round, and number of rounds.
@@ -16,9 +16,7 @@ CANDIDATES = 8
 ROUNDS = 4
 
 
-def search(
-    target: AbstractConstrainedTarget, keys: Key[Array, " chains"], tolerance: Tolerance
-) -> Start:
+def search(target: AbstractTarget, keys: Key[Array, " chains"], tolerance: Tolerance) -> Start:
     """A start for each key: the first plausible candidate that reached the manifold.
 
     The most probable candidate would be a worse choice. If the posterior is in several pieces, all
@@ -45,9 +43,9 @@ def search(
         return jax.lax.while_loop(unfinished, another_round, carry)[2]
     while unfinished(carry):
         carry = another_round(carry)
-    unlifted = target.unlifted
-    if unlifted is target:
+    if not isinstance(target, AbstractConstrainedTarget) or target.unlifted is target:
         return carry[2]
+    unlifted = target.unlifted
     return _search_unlifted(target, unlifted, keys, tolerance, carry[2])
 
 
@@ -114,8 +112,11 @@ def _better(
 
 def _are_plausible(target, start: Start, tolerance: Tolerance) -> Bool[Array, "..."]:
     """Whether a start is usable, and its normal inputs have a size typical of normals."""
+    usable = is_usable(start, tolerance)
+    if not isinstance(target, AbstractConstrainedTarget):
+        return usable
     size = start.u**2 @ jnp.asarray(target.gaussian, start.u.dtype)
-    return is_usable(start, tolerance) & (size <= 4 * np.sum(target.gaussian) + 20)
+    return usable & (size <= 4 * np.sum(target.gaussian) + 20)
 
 
 def is_usable(start: Start, tolerance: Tolerance) -> Bool[Array, "..."]:

@@ -18,7 +18,7 @@ from coarea.jacobians.choose import StructureName
 from coarea.kernels import NUTS
 from coarea.kernels.kernel import AbstractKernel
 from coarea.keys import typed_keys
-from coarea.manifolds import Posterior, condition
+from coarea.manifolds import Density, Posterior, condition
 from coarea.precision import require_float64
 from coarea.sampling.stepper import Stepper, stepper_for
 
@@ -150,7 +150,7 @@ class ConstrainedNUTS(MCMCKernel):
     def postprocess_fn(self, model_args, model_kwargs):  # pyright: ignore
         """From coordinates to the values of all sites that were not observed."""
         target = self._made.target
-        return lambda z: target.reporter.latents(target.from_manifold(self._flat(z)))
+        return lambda z: target.reporter.latents(self._flat(z))
 
     def get_diagnostics_str(self, state: ConstrainedState) -> str:  # pyright: ignore
         """For the progress bar."""
@@ -160,9 +160,9 @@ class ConstrainedNUTS(MCMCKernel):
         )
 
     def _flat(self, z: dict[str, Array]) -> Array:
-        whole = self._made.target.manifold
-        assert isinstance(whole, Posterior)
-        names = whole.generator.inputs.names
+        target = self._made.target
+        assert isinstance(target, Posterior | Density)
+        names = target.generator.inputs.names
         return jnp.concatenate([jnp.asarray(z[name], float).ravel() for name in names])
 
     def _first(self, chain: ChainState) -> ConstrainedState:

@@ -5,7 +5,9 @@ local part B has full rank; that is checked at draws from the prior. The dense s
 valid.
 """
 
-from typing import Literal
+import functools
+from collections.abc import Callable
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +19,12 @@ from coarea.jacobians.blocks import Blocks
 from coarea.jacobians.candidates import Candidate, all_candidates, dense_candidate, square_splits
 from coarea.jacobians.elementwise import Elementwise
 from coarea.jacobians.pattern import brief, read_pattern, reader_is_missing
-from coarea.jacobians.split import AbstractSplit
+from coarea.jacobians.split import AbstractSplit, AbstractUncoupled
 from coarea.jacobians.structure import AbstractStructure
 from coarea.jacobians.triangular import Triangular
 from coarea.xla import jit_fast_compile
 
-StructureName = Literal["auto", "dense", "elementwise", "triangular", "blocks", "markov", "chart"]
+StructureName = Literal["auto", "dense", "elementwise", "triangular", "blocks", "markov"]
 
 # The structures that candidates.py finds in a pattern, by name.
 FOUND_IN_PATTERN: dict[str, type[AbstractSplit]] = {
@@ -39,39 +41,53 @@ _VANISHING = 1e-6
 _AFFINE = 1e-9
 
 
-def choose_structure(
-    wanted: StructureName,
-    residual,
-    draws: Float[Array, "draws M"],
-    num_constraints: int,
-    groups: np.ndarray,
-) -> Candidate:
-    """The structure named `wanted`; for "auto", the cheapest one that fits.
+class StructureProblem:
+    """A constraint whose Jacobian's structure is wanted.
 
     `draws` are from the prior. `groups` holds the number of the named input of each element.
     Elements of inputs that more constraints depend on are made shared inputs first.
     """
-    N, M = num_constraints, draws.shape[1]
+
+    def __init__(
+        self,
+        residual: Callable,
+        draws: Float[Array, "draws M"],
+        num_constraints: int,
+        groups: np.ndarray,
+    ):
+        self.residual, self.draws, self.groups = residual, draws, groups
+        self.num_constraints, self.num_inputs = num_constraints, draws.shape[1]
+
+    @functools.cached_property
+    def pattern(self) -> Any:
+        """Where the Jacobian may be nonzero; a sentence that says why that is unknown."""
+        try:
+            if (why := reader_is_missing()) is not None:
+                raise ImportError(why)
+            return read_pattern(self.residual, self.draws[0])
+        except Exception as error:  # asdex raises many types
+            return brief(error)
+
+
+def choose_structure(wanted: StructureName, problem: StructureProblem) -> Candidate:
+    """The structure named `wanted`; for "auto", the cheapest one that fits."""
+    N, M = problem.num_constraints, problem.num_inputs
     dense = dense_candidate(N, M)
     if wanted == "dense":
         return dense
-    if wanted not in ("auto", *FOUND_IN_PATTERN, "chart"):
-        names = ", ".join(map(repr, ("auto", "dense", *FOUND_IN_PATTERN, "chart")))
+    if wanted not in ("auto", *FOUND_IN_PATTERN):
+        names = ", ".join(map(repr, ("auto", "dense", *FOUND_IN_PATTERN)))
         raise ModelError(
             f"structure={wanted!r}: choose {names} or, for a coarea.Markov model, 'markov'."
         )
-    try:
-        if (why := reader_is_missing()) is not None:
-            raise ImportError(why)
-        pattern = read_pattern(residual, draws[0])
-    except Exception as error:  # asdex raises many types
+    pattern = problem.pattern
+    if isinstance(pattern, str):
         if wanted != "auto":
             raise ModelError(
-                f"structure={wanted!r}: the pattern of the Jacobian cannot be read ({error})."
-            ) from error
-        return dense._replace(words=f"{dense.words} Its pattern cannot be read: {brief(error)}")
-    if wanted == "chart":
-        return _chart(pattern, groups, residual, draws)
+                f"structure={wanted!r}: the pattern of the Jacobian cannot be read ({pattern})."
+            )
+        return dense._replace(words=f"{dense.words} Its pattern cannot be read: {pattern}")
+    residual, draws, groups = problem.residual, problem.draws, problem.groups
     found = list(all_candidates(pattern, groups))
     if wanted == "auto":
         found = [f for f in found if f.cost < _WORTH * dense.cost]
@@ -93,37 +109,30 @@ def choose_structure(
     return dense
 
 
-def _chart(pattern, groups, residual, draws) -> Candidate:
-    """A split of the inputs into coordinates and noise that can be solved for."""
+def find_noise_solver(problem: StructureProblem) -> AbstractUncoupled | str:
+    """A split of the inputs into coordinates and noise that can be solved for.
+
+    If there is none, a sentence says why.
+    """
+    if isinstance(problem.pattern, str):
+        return f"the pattern of the Jacobian cannot be read ({problem.pattern})"
     reason = "each needs noise of its own, as many noises as observed values"
-    for candidate in square_splits(pattern, groups):
+    for candidate in square_splits(problem.pattern, problem.groups):
         structure = candidate.structure
-        assert isinstance(structure, AbstractSplit)
+        if not isinstance(structure, AbstractUncoupled):
+            continue
         try:
-            is_affine = _is_affine(structure, residual, draws)
+            is_affine = _is_affine(structure, problem.residual, problem.draws)
         except Exception as error:  # asdex raises many types
             reason = f"whether noise enters as a summand cannot be read ({brief(error)})"
             continue
         if not is_affine:
             reason = "noise must enter as a summand, with a factor or without"
-        elif not _has_rank(structure, residual, draws):
+        elif not _has_rank(structure, problem.residual, problem.draws):
             reason = "the derivative of an observed value with respect to its noise vanishes"
         else:
-            N, M = pattern.shape
-            cost = "a gradient"
-            if isinstance(structure, Blocks):
-                cost += (
-                    f" and factors of {structure.rows.shape[1]} × {structure.rows.shape[1]} blocks"
-                )
-            return candidate._replace(
-                words=f"chart: {M - N} coordinates, with which the noise of {N} observed values is "
-                f"solved for; a step costs about {cost}."
-            )
-    raise ModelError(
-        "structure='chart' solves for noise in every observed value (location + scale * noise), "
-        f"which does not fit: {reason}. Leave structure out; `posterior.structure` then says what "
-        "was found."
-    )
+            return structure
+    return reason
 
 
 def _is_affine(structure: AbstractSplit, residual, draws) -> bool:

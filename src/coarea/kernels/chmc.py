@@ -1,5 +1,7 @@
 """Constrained Hamiltonian Monte Carlo with trajectories of fixed or random length (Algorithm 1)."""
 
+from dataclasses import replace
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -35,8 +37,8 @@ class CHMC(AbstractKernel):
     num_steps: int | tuple[int, int] | None = eqx.field(static=True, default=None)
     geodesic_steps: int | None = eqx.field(static=True, default=None)
     step_size: float | None = None
-    target_acceptance: float = 0.8
-    mass: Mass = eqx.field(static=True, default="identity")
+    target_acceptance: float | None = None
+    mass: Mass = eqx.field(static=True, default="auto")
     integrator: AbstractIntegrator | None = None
 
     def __check_init__(self):
@@ -47,6 +49,20 @@ class CHMC(AbstractKernel):
     @override
     def adapts(self):
         return super().adapts or ("num_steps" if self.num_steps is None else None)
+
+    @property
+    @override
+    def seeks_efficiency(self):
+        return self.adapts is not None and self.target_acceptance is None
+
+    @property
+    @override
+    def given_steps(self):
+        return None if self.num_steps is None else self._range
+
+    @override
+    def without_settings(self):
+        return replace(super().without_settings(), num_steps=None)
 
     @property
     def _range(self) -> tuple[int, int]:
@@ -67,13 +83,9 @@ class CHMC(AbstractKernel):
         momentum_key, key = jax.random.split(key)
         start = self.integrator_for(target).refresh(momentum_key, state)
         length, level = jax.random.uniform(key, (2,), state.position.dtype)
-        if self.num_steps is None:
-            until_turn = jnp.round(tuning.u_turn_time / tuning.step_size)
-            fewest, most = 1, jnp.clip(until_turn, 2, _MOST_STEPS).astype(int) - 1
-        else:
-            fewest, most = self._range
-        quantile = length if tuning.length_quantile is None else tuning.length_quantile
-        num_steps = jnp.minimum(fewest + (quantile * (most + 1 - fewest)).astype(int), most)
+        num_steps = tuning.num_steps
+        if num_steps is None:
+            num_steps = self._chosen_length(tuning, length)
         end, count, u_turn_time = self._trajectory(target, start, num_steps, tuning)
         error = end.energy - start.energy
         error = jnp.where(end.failed | jnp.isnan(error), jnp.inf, error)
@@ -88,10 +100,20 @@ class CHMC(AbstractKernel):
             non_reversible_step=end.non_reversible_step,
             energy=chosen.energy,
             num_integration_steps=count,
-            num_projection_iterations=end.iterations,
             tree_depth=jnp.asarray(0),
             u_turn_time=u_turn_time,
+            work=end.work,
         )
+
+    def _chosen_length(self, tuning, length):
+        """The number of steps that the settings or the time until a turn allow, by a quantile."""
+        if self.num_steps is None:
+            until_turn = jnp.round(tuning.u_turn_time / tuning.step_size)
+            fewest, most = 1, jnp.clip(until_turn, 2, _MOST_STEPS).astype(int) - 1
+        else:
+            fewest, most = self._range
+        quantile = length if tuning.length_quantile is None else tuning.length_quantile
+        return jnp.minimum(fewest + (quantile * (most + 1 - fewest)).astype(int), most)
 
     def _trajectory(self, target, start, num_steps, tuning):
         """The state after `num_steps` or at a failure, the steps made, and when it turned back."""
@@ -101,9 +123,9 @@ class CHMC(AbstractKernel):
                 target, state, tuning.step_size, self.geodesic_steps_for(target)
             )
 
-        if self.num_steps is not None and self._range == (1, 1):
+        if tuning.num_steps is None and self.num_steps is not None and self._range == (1, 1):
             return advance(start), jnp.ones((), int), tuning.u_turn_time
-        if self.num_steps is not None:
+        if tuning.num_steps is not None or self.num_steps is not None:
 
             def unfinished(carry):
                 count, state = carry

@@ -1,7 +1,7 @@
 """What every kernel shares: its state, the record of a transition, and the `(init, step)` pair."""
 
 from abc import abstractmethod
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -15,13 +15,13 @@ from coarea.dynamics import AbstractIntegrator, Rattle, integrator_for
 from coarea.dynamics.integrator import PhaseState
 from coarea.dynamics.projection import Tolerance
 from coarea.errors import ModelError, SettingError, StartError
-from coarea.manifolds.target import AbstractTarget, constraint_error
+from coarea.manifolds.target import AbstractTarget
 from coarea.precision import require_float64
 
 # An energy error above this is a divergence, as in Stan and BlackJAX.
 DIVERGENCE = 1000.0
 
-Mass = Literal["identity", "diagonal"]
+Mass = Literal["auto", "identity", "diagonal"]
 
 
 class TransitionInfo(NamedTuple):
@@ -34,9 +34,10 @@ class TransitionInfo(NamedTuple):
     non_reversible_step: Bool[Array, ""]
     energy: Float[Array, ""]
     num_integration_steps: Int[Array, ""]
-    num_projection_iterations: Int[Array, ""]
     tree_depth: Int[Array, ""]
     u_turn_time: Float[Array, ""]
+    work: Int[Array, ""] | None = None
+    """What projections cost, in evaluations of the residual; None if it was not counted."""
 
 
 class Tuning(NamedTuple):
@@ -45,13 +46,14 @@ class Tuning(NamedTuple):
     `u_turn_time` is how long trajectories take to turn back, for a kernel whose trajectory length
     was not given. While it `is_adapting`, each trajectory is followed until it turns.
     `length_quantile`, from 0 to 1, chooses this trajectory's length from those it may have; without
-    it a kernel draws one.
+    it a kernel draws one. `num_steps`, if there is one, is its length.
     """
 
     step_size: Float[Array, ""]
     u_turn_time: Float[Array, ""]
     is_adapting: Bool[Array, ""]
     length_quantile: Float[Array, ""] | None = None
+    num_steps: Int[Array, ""] | None = None
 
 
 class AbstractKernel(eqx.Module):
@@ -66,20 +68,35 @@ class AbstractKernel(eqx.Module):
     integrator: eqx.AbstractVar[AbstractIntegrator | None]
     geodesic_steps: eqx.AbstractVar[int | None]
     step_size: eqx.AbstractVar[float | None]
-    target_acceptance: eqx.AbstractVar[float]
+    target_acceptance: eqx.AbstractVar[float | None]
     mass: eqx.AbstractVar[Mass]
 
     def __check_init__(self):
         check_step_size(self.step_size)
         if self.geodesic_steps is not None:
             checked_count("geodesic_steps", self.geodesic_steps)
-        checked_number("target_acceptance", self.target_acceptance, 0.0, 1.0, 0.8)
-        if not isinstance(self.mass, str) or self.mass not in ("identity", "diagonal"):
-            raise SettingError(f"mass={self.mass!r}: choose 'identity' or 'diagonal'.")
+        if self.target_acceptance is not None:
+            checked_number("target_acceptance", self.target_acceptance, 0.0, 1.0, 0.8)
+        if not isinstance(self.mass, str) or self.mass not in ("auto", "identity", "diagonal"):
+            raise SettingError(f"mass={self.mass!r}: choose 'auto', 'identity' or 'diagonal'.")
         if not (self.integrator is None or isinstance(self.integrator, AbstractIntegrator)):
             raise SettingError(
                 f"integrator={self.integrator!r}: leave it out, or give a coarea.dynamics.Rattle."
             )
+
+    @property
+    def seeks_efficiency(self) -> bool:
+        """Whether warm-up compares settings by how well they explore, not by acceptance alone."""
+        return False
+
+    @property
+    def given_steps(self) -> tuple[int, int] | None:
+        """The fewest and the most steps of a trajectory, if the user gave them."""
+        return None
+
+    def without_settings(self) -> Self:
+        """The kernel with nothing given that each transition's tuning says: one program for all."""
+        return eqx.tree_at(lambda k: k.step_size, self, None, is_leaf=lambda x: x is None)
 
     @property
     def adapts(self) -> str | None:
@@ -165,7 +182,7 @@ def as_algorithm(kernel: AbstractKernel, target: AbstractTarget, step_size) -> S
                 f"the position given to init is no vector of {target.num_inputs} numbers."
             )
         if not isinstance(position, Tracer):
-            error = float(constraint_error(target, jnp.asarray(position)))
+            error = float(target.constraint_error(jnp.asarray(position)))
             if not error <= tolerance:
                 raise StartError(
                     f"the position given to init is not on the manifold: its largest residual is "

@@ -10,8 +10,8 @@ from coarea.manifolds.target import AbstractTarget
 
 def Langevin(
     step_size: float | None = None,
-    target_acceptance: float = 0.6,
-    mass: Mass = "identity",
+    target_acceptance: float | None = None,
+    mass: Mass = "auto",
     integrator: AbstractIntegrator | None = None,
 ) -> CHMC:
     """The one-step case of `CHMC`: cheap transitions that explore by diffusion."""

@@ -30,8 +30,8 @@ class NUTS(AbstractKernel):
     max_tree_depth: int = eqx.field(static=True, default=10)
     geodesic_steps: int | None = eqx.field(static=True, default=None)
     step_size: float | None = None
-    target_acceptance: float = 0.8
-    mass: Mass = eqx.field(static=True, default="identity")
+    target_acceptance: float | None = None
+    mass: Mass = eqx.field(static=True, default="auto")
     integrator: AbstractIntegrator | None = None
 
     def __check_init__(self):
@@ -70,7 +70,6 @@ class NUTS(AbstractKernel):
             non_reversible_step=ends[0].non_reversible_step | ends[1].non_reversible_step,
             energy=tree.energy,
             num_integration_steps=tree.num_integration_steps,
-            num_projection_iterations=ends[0].iterations + ends[1].iterations,
             tree_depth=tree.num_trajectory_expansions,
             u_turn_time=tuning.u_turn_time,
         )

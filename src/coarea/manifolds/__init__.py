@@ -1,6 +1,7 @@
 """The posterior as a density on a manifold: the inputs that reproduce the data."""
 
 from coarea.manifolds.condition import condition as condition
+from coarea.manifolds.density import Density as Density
 from coarea.manifolds.geodesics import Sphere as Sphere
 from coarea.manifolds.geodesics import Stiefel as Stiefel
 from coarea.manifolds.lifted import LiftedPosterior as LiftedPosterior

@@ -16,7 +16,6 @@ from dataclasses import replace
 import jax.numpy as jnp
 from typing_extensions import override
 
-from coarea.jacobians.linalg import small
 from coarea.jacobians.split import AbstractUncoupled
 from coarea.manifolds.posterior import Posterior
 from coarea.manifolds.rescaling import Rescaling
@@ -26,21 +25,17 @@ from coarea.manifolds.target import AbstractReporter, AbstractUnconstrainedTarge
 class Chart(AbstractUnconstrainedTarget):
     """A posterior whose local noise is solved for: a density of its other inputs, the coordinates.
 
-    Its positions are those. Made by `condition(…, structure="chart")`.
+    `jacobian` says which inputs are the noise.
     """
 
     posterior: Posterior
+    jacobian: AbstractUncoupled
     rescaling: Rescaling = Rescaling()
-
-    @property
-    def _jacobian(self) -> AbstractUncoupled:
-        assert isinstance(self.posterior.jacobian, AbstractUncoupled)
-        return self.posterior.jacobian
 
     @property
     def num_inputs(self):
         """The number of coordinates."""
-        return len(self._jacobian.shared_inputs)
+        return len(self.jacobian.shared_inputs)
 
     @property
     @override
@@ -50,17 +45,12 @@ class Chart(AbstractUnconstrainedTarget):
     @property
     @override
     def hints(self):
-        return self._jacobian.hints
+        return self.jacobian.hints
 
     @property
     @override
     def reporter(self):
         return ChartReporter(self.unscaled)
-
-    @property
-    def structure(self) -> str:
-        """What was found, in words."""
-        return self.posterior.structure
 
     @override
     def rescale(self, rescaling):
@@ -71,34 +61,30 @@ class Chart(AbstractUnconstrainedTarget):
         """The chart with positions in model space."""
         return replace(self, rescaling=Rescaling())
 
-    @property
-    @override
-    def manifold(self):
-        return self.posterior
-
     def to_manifold(self, u):
         """All inputs: the coordinates, and the noise with which they reproduce the data."""
         return self._solve(u)[0]
 
-    @override
     def from_manifold(self, u):
-        return self.rescaling.to_sampler_space(self._jacobian.shared_inputs.take(u))
+        """The coordinates of a point of the manifold."""
+        return self.rescaling.to_sampler_space(self.jacobian.shared_inputs.take(u))
+
+    @override
+    def guess(self, key):
+        return self.from_manifold(self.posterior.guess(key))
+
+    @override
+    def constraint_error(self, u):
+        return self.posterior.constraint_error(self.to_manifold(u))
 
     @override
     def log_density(self, u):
         whole, log_det = self._solve(u)
         return self.posterior.generator.log_density(whole) - log_det
 
-    def metric(self, u):
-        """A = I + WᵀW."""
-        V, B = self._jacobian.pieces(self.posterior.residual, self.to_manifold(u))
-        W = self._jacobian.local(B).solve(V)
-        A = jnp.eye(W.shape[0], dtype=W.dtype) + small.outer_products(W, W)
-        return self.rescaling.pull_back(A)
-
     def _solve(self, u):
         """All inputs that these coordinates stand for, and log |det B|."""
-        jacobian, inputs = self._jacobian, self.posterior.generator.inputs
+        jacobian, inputs = self.jacobian, self.posterior.generator.inputs
         v = self.rescaling.to_model_space(u)
         without_noise = jacobian.shared_inputs.put(jnp.zeros(inputs.size, v.dtype), v)
         noisy = set(inputs.groups[jacobian.local_inputs.flat[~jacobian.local_inputs.is_pad]])

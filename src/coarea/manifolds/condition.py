@@ -11,16 +11,22 @@ import numpy as np
 
 from coarea.errors import DataError, ModelError, PrecisionError
 from coarea.generators import AbstractGenerator, Markov
-from coarea.jacobians.choose import StructureName, choose_structure
+from coarea.generators.generator import prior_draws
+from coarea.jacobians.choose import (
+    StructureName,
+    StructureProblem,
+    choose_structure,
+    find_noise_solver,
+)
 from coarea.jacobians.dense import Dense
-from coarea.manifolds.chart import Chart
+from coarea.jacobians.split import AbstractUncoupled
+from coarea.manifolds.density import Density
 from coarea.manifolds.lifted import LiftedPosterior, with_states
 from coarea.manifolds.observation import Observation, observe
 from coarea.manifolds.posterior import Posterior
 from coarea.manifolds.teacher_forced import TeacherForced
-from coarea.manifolds.validation import check_derivatives, check_digits
+from coarea.manifolds.validation import check_density, check_derivatives, check_digits
 from coarea.precision import top_level
-from coarea.xla import jit_fast_compile
 
 
 @top_level
@@ -32,7 +38,7 @@ def condition(
     kwargs: Mapping[str, Any] | None = None,
     structure: StructureName = "auto",
     noise_inputs: Iterable[str] | None = None,
-) -> Posterior | LiftedPosterior | Chart:
+) -> Posterior | LiftedPosterior | Density:
     """The posterior of a model's inputs, given observed values of some of its outputs.
 
     Outputs that were not observed are the latents. Mask missing values
@@ -46,11 +52,10 @@ def condition(
 
     The structure of the Jacobian is read off the model, and a step costs only what the model
     couples: `posterior.structure` says in words what was found. `structure="dense"` assumes
-    nothing. Another name requires that structure. `structure="chart"` is for noise that enters
-    every observed value as a summand (location + scale * noise). It solves for that noise and
-    samples the other inputs alone. Steps are then many times cheaper, but short where the noise is
-    small and the data leave much open. `find_start` and `sample(start=…)` then use those
-    other inputs. Noise that enters piecewise (abs, where, clip) is refused if prior draws show it.
+    nothing. Another name requires that structure.
+
+    A model whose data are all likelihoods (Poisson counts, `Generator(log_factor=…)`) has no
+    manifold: its posterior is an ordinary density of the inputs, which `sample` draws from too.
 
     >>> import coarea as co
     >>> model = co.Generator(lambda u: {"z": u["z"], "y": u["z"] ** 2 + u["n"]}, {"z": (), "n": ()})
@@ -61,6 +66,8 @@ def condition(
     generator, observed = _generator(model, observed, args, kwargs, noise_inputs)
     if structure == "markov" and not isinstance(generator, Markov):
         raise ModelError("structure='markov' is for a coarea.Markov model: write the model as one.")
+    if not observed and (generator.given or generator.has_factor):
+        return _density(generator, structure)
     observations, outputs = observe(generator, observed)
     for observation in observations:
         _check_real(observation.name, outputs[observation.name].dtype)
@@ -77,26 +84,47 @@ def condition(
             "auto",
             "elementwise",
             "blocks",
-            "chart",
         ):
             generator = TeacherForced(generator, observations[0].values.reshape(outputs["y"].shape))
         elif structure in ("auto", "markov"):
             lifted = with_states(generator, *_with_gaps(observations[0]), outputs["x"].shape[1:])
             check_digits(lifted.residual, _flat(lifted.num_inputs), "simulator")
             check_derivatives(lifted, "simulator")
-            return lifted
+            return replace(lifted, noise_solver=_noise_of_readings(lifted))
     posterior = Posterior(generator, observations, Dense(N, M), "")
     check_digits(posterior.residual, u, "generator")
     check_derivatives(posterior, "generator")
-    found = choose_structure(
-        structure,
-        posterior.residual,
-        _prior_draws(generator),
-        N,
-        generator.inputs.groups,
+    problem = StructureProblem(
+        posterior.residual, prior_draws(generator), N, generator.inputs.groups
     )
-    posterior = replace(posterior, jacobian=found.structure, structure=found.words)
-    return Chart(posterior) if structure == "chart" else posterior
+    found = choose_structure(structure, problem)
+    return replace(
+        posterior,
+        jacobian=found.structure,
+        structure=found.words,
+        noise_solver=None if generator.explicit else find_noise_solver(problem),
+    )
+
+
+def _noise_of_readings(lifted: LiftedPosterior) -> AbstractUncoupled | str:
+    """How to solve for the noise of the observations, if they have any."""
+    model, posterior = lifted.layout.model, lifted.unlifted
+    if "observe_noise" not in model.inputs.names:
+        return "the observations have no noise of their own"
+    draws = prior_draws(model)
+    N = posterior.num_constraints
+    return find_noise_solver(StructureProblem(posterior.residual, draws, N, model.inputs.groups))
+
+
+def _density(generator: AbstractGenerator, structure: StructureName) -> Density:
+    """The posterior of a model that observes nothing exactly."""
+    if structure not in ("auto", "dense"):
+        raise ModelError(
+            f"structure={structure!r}: nothing is observed exactly, so there is no Jacobian. Leave "
+            "structure out."
+        )
+    check_density(generator)
+    return Density(generator, sum(np.size(x) for x in generator.given.values()))
 
 
 def _generator(
@@ -152,11 +180,6 @@ def _with_gaps(observation: Observation) -> tuple[np.ndarray, np.ndarray]:
 
 def _flat(size):
     return jax.ShapeDtypeStruct((size,), jnp.float64)
-
-
-@jit_fast_compile
-def _prior_draws(model, num=16):
-    return jax.vmap(model.draw)(jax.random.split(jax.random.key(0), num))
 
 
 def _check_real(name: str, dtype) -> None:

@@ -20,6 +20,7 @@ from coarea.generators import Markov
 from coarea.jacobians.block_bidiagonal import Bidiagonal, BlockBidiagonal
 from coarea.jacobians.dense import Dense
 from coarea.jacobians.indices import Indices
+from coarea.jacobians.split import AbstractUncoupled
 from coarea.manifolds.lifted_layout import LiftedLayout, LiftedReporter
 from coarea.manifolds.observation import Observation
 from coarea.manifolds.posterior import Posterior
@@ -37,6 +38,8 @@ class LiftedPosterior(AbstractConstrainedTarget):
     layout: LiftedLayout
     jacobian: BlockBidiagonal
     structure: str = eqx.field(static=True)
+    noise_solver: AbstractUncoupled | str | None = None
+    """How a chart of the inputs alone solves for the noise of observations."""
     rescaling: Rescaling = Rescaling()
 
     @property
@@ -58,7 +61,7 @@ class LiftedPosterior(AbstractConstrainedTarget):
     @property
     @override
     def gaussian(self):
-        return self.layout.gaussian & self.rescaling.is_identity
+        return self.layout.gaussian & self.rescaling.leaves_normals
 
     @property
     @override
@@ -181,7 +184,7 @@ class LiftedPosterior(AbstractConstrainedTarget):
         index = np.flatnonzero(seen) if at.has_gaps else None
         observation = Observation("y", shape, np.asarray(at.data).ravel()[seen], index)
         dense = Dense(observation.values.size, at.model.inputs.size)
-        return Posterior(at.model, (observation,), dense, "")
+        return Posterior(at.model, (observation,), dense, "", self.noise_solver)
 
     @override
     def lift(self, u):
@@ -193,6 +196,20 @@ class LiftedPosterior(AbstractConstrainedTarget):
         x = at.model.outputs(u)["x"].reshape(K, -1) / at.state_unit[None]
         local = jnp.concatenate([own[1].reshape(K, -1), own[2].reshape(K, -1), x], axis=1)
         return jnp.concatenate([*parts.values(), own[0], local.ravel()])
+
+    def unlift(self, u: Float[Array, " M"]) -> Float[Array, " K"]:
+        """The inputs at a position."""
+        at = self.layout
+        v, local, _ = at.parts(u)
+        noise, observe_noise = at.sizes[1], at.sizes[2]
+        shared = at.model.shared
+        own = {
+            "initial_noise": v[shared.size :],
+            "noise": local[:, :noise].ravel(),
+            "observe_noise": local[:, noise : noise + observe_noise].ravel(),
+        }
+        parts = dict(zip(shared.names, shared.split(v[: shared.size]), strict=True)) | own
+        return jnp.concatenate([parts[name] for name in at.model.inputs.names])
 
     def _parts(self, u):
         return self.layout.parts(self.rescaling.to_model_space(u))

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from typing_extensions import override
 
 from coarea.generators import AbstractGenerator
+from coarea.jacobians.split import AbstractUncoupled
 from coarea.jacobians.structure import AbstractStructure
 from coarea.manifolds.observation import Observation, as_given, unobserved
 from coarea.manifolds.rescaling import Rescaling
@@ -32,6 +33,8 @@ class Posterior(AbstractConstrainedTarget):
     observations: tuple[Observation, ...]
     jacobian: AbstractStructure
     structure: str = eqx.field(static=True)
+    noise_solver: AbstractUncoupled | str | None = None
+    """How to solve for the noise, as a chart does; a sentence that says why that is impossible."""
     rescaling: Rescaling = Rescaling()
 
     @property
@@ -53,7 +56,12 @@ class Posterior(AbstractConstrainedTarget):
     @property
     @override
     def gaussian(self):
-        return self.generator.inputs.normals & self.rescaling.is_identity
+        return self.generator.inputs.normals & self.rescaling.leaves_normals
+
+    @property
+    @override
+    def has_factors(self):
+        return self.generator.has_factor or bool(self.generator.given)
 
     @property
     @override
@@ -88,8 +96,8 @@ class Posterior(AbstractConstrainedTarget):
             base_gradient - volume_gradient,
         )
 
+    @override
     def guess(self, key):
-        """A draw from the prior."""
         return self.rescaling.to_sampler_space(self.generator.draw(key))
 
     def _outputs(self, u: Any) -> dict[str, Array]:

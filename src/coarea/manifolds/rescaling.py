@@ -15,11 +15,18 @@ class Rescaling(eqx.Module):
     """
 
     matrix: Float[Array, " M"] | Float[Array, "M M"] | None = None
+    keeps_normals: bool = eqx.field(static=True, default=False)
+    """Whether the inputs that are standard normal keep their scale."""
 
     @property
     def is_identity(self) -> bool:
         """Whether both spaces are the same."""
         return self.matrix is None
+
+    @property
+    def leaves_normals(self) -> bool:
+        """Whether standard normal inputs are standard normal in sampler space too."""
+        return self.is_identity or self.keeps_normals
 
     def to_model_space(self, u: Float[Array, " M"]) -> Float[Array, " M"]:
         """The position that the user's functions see."""

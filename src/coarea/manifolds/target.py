@@ -1,8 +1,8 @@
 """What samplers see of a target.
 
 `AbstractTarget` is what all of them share. A constrained target is a density on a manifold, and the
-dynamics move along that; an unconstrained one, a chart, is a density on all of ℝᴹ. Where starts are
-searched, and what a result reports, are the business of `manifold` and `reporter`.
+dynamics move along that; an unconstrained one is a density on all of ℝᴹ. What a result reports is
+the business of the `reporter`.
 """
 
 from abc import abstractmethod
@@ -13,6 +13,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
+from typing_extensions import override
 
 from coarea.jacobians.structure import AbstractLinearisation, ExecutionHints
 from coarea.manifolds.rescaling import Rescaling
@@ -66,7 +67,7 @@ class AbstractReporter(eqx.Module):
 
 
 class AbstractTarget(eqx.Module):
-    """A density that chains draw from, and the manifold that its positions stand for."""
+    """A density that chains draw from."""
 
     @property
     @abstractmethod
@@ -92,18 +93,13 @@ class AbstractTarget(eqx.Module):
     def rescale(self, rescaling: Rescaling) -> Self:
         """The same distribution over positions in sampler space."""
 
-    @property
     @abstractmethod
-    def manifold(self) -> "AbstractConstrainedTarget":
-        """Where start points are searched for: the target itself, or what it is a chart of."""
+    def guess(self, key: Key[Array, ""]) -> Float[Array, " M"]:
+        """A random point near which to look for a start."""
 
     @abstractmethod
-    def to_manifold(self, u: Float[Array, " M"]) -> Float[Array, " K"]:
-        """The point of the manifold that a position stands for."""
-
-    @abstractmethod
-    def from_manifold(self, u: Float[Array, " K"]) -> Float[Array, " M"]:
-        """The position that stands for a point of the manifold."""
+    def constraint_error(self, u: Float[Array, " M"]) -> Float[Array, ""]:
+        """How far a position is from reproducing the data, relative to their size."""
 
 
 class AbstractGeodesicFlow(eqx.Module):
@@ -136,7 +132,12 @@ class AbstractConstrainedTarget(AbstractTarget):
     @property
     @abstractmethod
     def gaussian(self) -> np.ndarray:
-        """Which elements are standard normal, independently of all others, but for |J Jᵀ|^(−½)."""
+        """Which elements are independent standard normals under the base density ρ."""
+
+    @property
+    def has_factors(self) -> bool:
+        """Whether the density has factors beside ρ and the determinant, such as likelihoods."""
+        return False
 
     @abstractmethod
     def residual(self, u: Float[Array, " M"]) -> Float[Array, " N"]:
@@ -149,10 +150,6 @@ class AbstractConstrainedTarget(AbstractTarget):
     @abstractmethod
     def evaluate(self, u: Float[Array, " M"]) -> Evaluation:
         """Linearisation, log density and its gradient at u, sharing their work."""
-
-    @abstractmethod
-    def guess(self, key: Key[Array, ""]) -> Float[Array, " M"]:
-        """A random point of the ambient space near which to look for the manifold."""
 
     @property
     def geodesic(self) -> AbstractGeodesicFlow | None:
@@ -168,18 +165,10 @@ class AbstractConstrainedTarget(AbstractTarget):
         """The position that stands for a position of `unlifted`."""
         return u
 
-    @property
-    def manifold(self):
-        """The target itself."""
-        return self
-
-    def to_manifold(self, u):
-        """The position itself."""
-        return u
-
-    def from_manifold(self, u):
-        """The point itself."""
-        return u
+    @override
+    def constraint_error(self, u):
+        """The largest residual."""
+        return jnp.max(jnp.abs(self.residual(u))) / self.scales.residual
 
 
 class AbstractUnconstrainedTarget(AbstractTarget):
@@ -188,13 +177,3 @@ class AbstractUnconstrainedTarget(AbstractTarget):
     @abstractmethod
     def log_density(self, u: Float[Array, " M"]) -> Float[Array, ""]:
         """The log density at u, up to a constant."""
-
-    @abstractmethod
-    def metric(self, u: Float[Array, " M"]) -> Float[Array, "M M"]:
-        """The manifold's metric: the matrix that measures a change of u as one on the manifold."""
-
-
-def constraint_error(target: AbstractTarget, u: Float[Array, " M"]) -> Float[Array, ""]:
-    """The largest residual at a position, relative to the size of the data."""
-    manifold = target.manifold
-    return jnp.max(jnp.abs(manifold.residual(target.to_manifold(u)))) / manifold.scales.residual

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from coarea.errors import CoareaError, ModelError, PrecisionError
+from coarea.generators import AbstractGenerator
 from coarea.manifolds.target import AbstractConstrainedTarget, AbstractTarget
 from coarea.xla import inner_jaxprs, jit_bounded
 
@@ -33,6 +34,16 @@ def check_derivatives(target: AbstractConstrainedTarget, source: str) -> None:
 @jit_bounded
 def _evaluate(target: AbstractConstrainedTarget, u):
     return target.evaluate(u)
+
+
+def check_density(generator: AbstractGenerator) -> None:
+    """Refuse a model whose log density cannot be differentiated."""
+    try:
+        jax.eval_shape(jax.grad(lambda u: generator.log_density(u)), generator.inputs.example)
+    except CoareaError:
+        raise
+    except Exception as error:  # derivative rules may raise any error
+        raise ModelError(f"the model's log density cannot be differentiated: {error}") from error
 
 
 def check_digits(function: Callable, u, source: str) -> None:

@@ -40,7 +40,14 @@ def final_state(draws: "DataTree") -> FinalState:
     """The final positions and adapted parameters of the chains of an earlier call."""
     known = {str(name): x.values for name, x in draws[_ADAPTED].data_vars.items()}
     position = known.pop("position")
-    return FinalState(jnp.asarray(position), AdaptedParameters(**{"scale": None, **known}))
+    return FinalState(
+        jnp.asarray(position), AdaptedParameters(**{"scale": None, "u_turn_time": None, **known})
+    )
+
+
+def used_parametrisation(draws: "DataTree") -> Any:
+    """The name of the parametrisation of an earlier call."""
+    return str(draws.attrs.get("parametrisation", "auto")).split(":")[0]
 
 
 def as_datatree(
@@ -177,13 +184,18 @@ def with_ends(result: "DataTree", ends: FinalState) -> "DataTree":
     result[_ADAPTED] = xr.DataTree(
         xr.Dataset(
             {
-                name: (("chain", "input", "direction")[: np.ndim(values)], np.asarray(values))
+                name: (_adapted_dims(name, np.ndim(values)), np.asarray(values))
                 for name, values in adapted.items()
                 if values is not None
             }
         )
     )
     return result
+
+
+def _adapted_dims(name: str, ndim: int) -> tuple[str, ...]:
+    # On a chart there are fewer coordinates than inputs.
+    return ("chain", "input" if name == "position" else "coordinate", "direction")[:ndim]
 
 
 def finished(

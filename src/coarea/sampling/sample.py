@@ -1,6 +1,5 @@
 """`sample`: exact posterior draws from a target, with no tuning asked of the user."""
 
-import functools
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal
@@ -9,41 +8,47 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike
 
-from coarea.adaptation.plan import plan_for
+from coarea.adaptation.plan import DEFAULT_WARMUP
 from coarea.arguments import checked_count
 from coarea.errors import DataError, SettingError
-from coarea.execution.places import Devices, Place
+from coarea.execution.places import Devices
 from coarea.execution.run import joined
 from coarea.execution.session import RunSettings, Session, session
-from coarea.execution.transitions import ExactTransition, FinalState, begin, end, recorded
+from coarea.execution.transitions import FinalState, recorded
 from coarea.initialisation.approach import improve
 from coarea.initialisation.checks import check_given, check_starts, with_shared_starts
 from coarea.initialisation.search import search
-from coarea.kernels import NUTS
+from coarea.kernels import CHMC
 from coarea.kernels.kernel import AbstractKernel
 from coarea.keys import checked_seed
+from coarea.manifolds.parametrisation import ParametrisationName, check_name, without_chart
 from coarea.manifolds.target import AbstractTarget
 from coarea.manifolds.validation import check_target
 from coarea.precision import Precision, computing_in, require_no_trace
-from coarea.results.datatree import check_names, final_state, finished, is_result
+from coarea.results.datatree import (
+    check_names,
+    final_state,
+    finished,
+    is_result,
+    used_parametrisation,
+)
+from coarea.sampling.choose import warmed_up
+from coarea.sampling.methods import vmap_width
 from coarea.tracing import retraced
-from coarea.xla import calls_lapack, hints_enabled
 
 if TYPE_CHECKING:
     from xarray import DataTree
-
-# With more inputs arithmetic takes longer than launching kernels.
-_MOST_INPUTS = 2048
 
 
 def sample(
     target: AbstractTarget,
     *,
     draws: int = 1000,
-    warmup: int = 500,
+    warmup: int | None = None,
     chains: int = 4,
     seed: int = 0,
-    kernel: AbstractKernel = NUTS(),
+    kernel: AbstractKernel | None = None,
+    parametrisation: ParametrisationName = "auto",
     start: "ArrayLike | DataTree | None" = None,
     keep: Literal["inputs"] | None = None,
     devices: Devices = None,
@@ -57,10 +62,18 @@ def sample(
     the random inputs themselves; `adapted` what warm-up found. The same seed gives the same draws.
     Ctrl-C returns the draws made so far.
 
+    Without a `kernel` all chains share a warm-up, which finds the scales of the inputs and the step
+    size and number of steps with most effective draws per operation. It ends when it is done, after
+    at most `warmup` transitions (left out: 500, or more if they cost next to nothing).
+    `parametrisation` says what moves: all inputs along the manifold (`"manifold"`), or only those
+    from which the noise of the observed values follows (`"chart"`). `"auto"` compares both during
+    warm-up, if the model has a chart. `draws.attrs` says what was chosen. Start points and results
+    do not depend on it.
+
     `start` takes a point for each chain (`find_start`), or the draws of an earlier call, to go on
-    from where its chains ended with what they had learnt, `warmup=0` and another seed. `devices` is
-    `"cpu"`, `"gpu"` or a list of `jax.devices()`: on a CPU chains run in a thread per core, on an
-    accelerator all at once.
+    from where its chains ended with what they had adapted, `warmup=0` and another seed. `devices`
+    is `"cpu"`, `"gpu"` or a list of `jax.devices()`: on a CPU chains run in a thread per core, on
+    an accelerator all at once.
 
     >>> import coarea as co
     >>> model = co.Generator(lambda u: {"z": u["z"], "y": u["z"] ** 3 + u["n"]}, {"z": (), "n": ()})
@@ -71,87 +84,66 @@ def sample(
     """
     require_no_trace("sample")
     draws, chains = checked_count("draws", draws), checked_count("chains", chains)
-    warmup, seed = checked_count("warmup", warmup, 0), checked_seed(seed)
+    warmup = None if warmup is None else checked_count("warmup", warmup, 0)
+    seed = checked_seed(seed)
+    kernel = CHMC() if kernel is None else kernel
     _check(target, warmup, kernel, start, keep)
+    check_name(parametrisation)
+    length = DEFAULT_WARMUP if warmup is None else warmup
+    settings = RunSettings(draws, length, chains, seed, devices, precision, progress)
     with computing_in(precision):
         if precision == "float32":
             target = retraced(target)
         recorded_shapes = _recorded_shapes(target, keep)
         size = sum(x.size for x in jax.tree.leaves(recorded_shapes))
-        width = _vmap_width(target, chains)
-    settings = RunSettings(draws, warmup, chains, seed, devices, precision, progress)
+        width = vmap_width(target, chains)
     with session(settings, width, size) as this, ThreadPoolExecutor(1) as beside:
-        plan = plan_for(target, kernel, warmup, seed)
-        program = ExactTransition(
-            plan=plan,
-            target=target,
-            keep_inputs=keep == "inputs",
-            longest_block=this.longest_block,
-            fuse=hints_enabled() and this.on_cpu and _is_small(target),
-        )
         # Importing takes a second, and is done beside what compiles. (Nothing is traced there.)
         names = beside.submit(check_names, recorded_shapes)
-        starts = dict(zip(this.places, _starts(target, this, start, kernel), strict=True))
+        begin = _start(target, this, start, kernel)
+        if is_result(start) and parametrisation == "auto":
+            parametrisation = used_parametrisation(start)  # pyright: ignore[reportArgumentType]
         names.result()
-
-        def begin_at(place: Place):
-            u, adapted = starts[place]
-            return functools.partial(begin, plan, target, place.keys(seed).run, u, adapted)
-
-        result, groups = this.run(program, begin_at)
+        method = warmed_up(this, target, kernel, warmup, keep == "inputs", parametrisation, begin)
+        result, groups = method.draw()
 
     def ends() -> FinalState:
         with computing_in(precision):
-            return joined([end(plan, group.chains) for group in groups], chains)
+            return method.ends(groups)
 
     reporter = target.reporter
-    return finished(result, reporter.observed, this.facts(), 3, reporter.fixed, ends)
+    facts = {**this.facts(), **method.facts()}
+    if structure := getattr(target, "structure", ""):
+        facts["structure"] = structure
+    return finished(result, reporter.observed, facts, 3, reporter.fixed, ends)
 
 
-def _vmap_width(target: AbstractTarget, chains: int) -> int:
-    """How many chains are vectorised on a CPU: one where a model calls LAPACK."""
-    width = min(target.hints.vmap_width, -(-chains // 2))
-    manifold = target.manifold
-    u = jax.ShapeDtypeStruct((manifold.num_inputs,), jnp.zeros(()).dtype)
-    return 1 if width > 1 and calls_lapack(lambda u: manifold.residual(u), u) else width
-
-
-def _is_small(target: AbstractTarget) -> bool:
-    """Whether kernel launches, rather than arithmetic, may dominate a transition."""
-    hints, manifold = target.hints, target.manifold
-    is_cheap = hints.linearisation_cost <= manifold.num_constraints or not hints.uses_lapack
-    return is_cheap and not hints.latency_bound and manifold.num_inputs <= _MOST_INPUTS
-
-
-def _starts(target, this: Session, given, kernel) -> list[FinalState]:
-    """For each place, points on the manifold: searched for, the user's, or an earlier run's."""
-    places, chains, seed = this.places, this.settings.chains, this.settings.seed
-    manifold = target.manifold
+def _start(target: AbstractTarget, this: Session, given: Any, kernel: AbstractKernel) -> FinalState:
+    """A point for each chain: searched for, the user's, or an earlier run's."""
+    chains, seed = this.settings.chains, this.settings.seed
+    target = without_chart(target)
     tolerance = kernel.tolerance_for(jnp.zeros(()).dtype)
     if is_result(given):
         given = final_state(given)
         check_given(target, given.position, chains)
-        return [place.put(given) for place in places]
+        return given
     if given is None:
-        found = [search(manifold, place.keys(seed).start, tolerance) for place in places]
+        found = [search(target, place.keys(seed).start, tolerance) for place in this.places]
     else:
-        u = jax.vmap(target.to_manifold)(jnp.asarray(check_given(target, given, chains)))
-        found = [improve(manifold, place.put(u), tolerance) for place in places]
+        u = check_given(target, given, chains)
+        found = [improve(target, jnp.asarray(place.put(u)), tolerance) for place in this.places]
     starts = joined(found, chains)
     if given is None:
         starts = with_shared_starts(starts, tolerance, stacklevel=4)
-    check_starts(manifold, starts, tolerance, given is not None)
-    return [
-        FinalState(jax.vmap(target.from_manifold)(jnp.asarray(place.put(starts.u))), None)
-        for place in places
-    ]
+    check_starts(target, starts, tolerance, given is not None)
+    return FinalState(starts.u, None)
 
 
 def _check(target, warmup, kernel, start, keep) -> None:
     check_target(target, "sample")
     if not isinstance(kernel, AbstractKernel):
         raise SettingError(f"kernel={kernel!r}: give a kernel such as coarea.NUTS().")
-    if kernel.adapts and warmup < 20 and not is_result(start):
+    if kernel.adapts and warmup is not None and warmup < 20 and not is_result(start):
         raise SettingError(
             f"warmup={warmup} is too short to find {kernel.adapts} (20 is the least, 500 the "
             f"default): give more, or a kernel with its {kernel.adapts}, or start=draws of an "
@@ -164,7 +156,7 @@ def _check(target, warmup, kernel, start, keep) -> None:
 def _recorded_shapes(target, keep) -> dict[str, Mapping[str, Any]]:
     """The shapes of what is stored of each draw, refused if there is nothing."""
     u = jax.ShapeDtypeStruct((target.num_inputs,), jnp.zeros(()).dtype)
-    latents, inputs = jax.eval_shape(lambda u: recorded(target, u, keep == "inputs"), u)
+    latents, inputs = jax.eval_shape(lambda u: recorded(target.reporter, u, keep == "inputs"), u)
     if not latents and not target.reporter.fixed and inputs is None:
         raise DataError(
             "every output was observed, so there is nothing left to report. Let the generator "

@@ -3,7 +3,6 @@
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int, Key
@@ -28,14 +27,15 @@ class Stepper(eqx.Module):
 
         Chains without a start are refused, unless JAX traces this call.
         """
-        manifold = self.target.manifold
         tolerance = self.plan.kernel.tolerance_for(jnp.zeros(()).dtype)
-        found = search(manifold, keys, tolerance) if u is None else improve(manifold, u, tolerance)
-        if not isinstance(found.u, Tracer):
-            check_starts(manifold, found, tolerance)
-        return begin(
-            self.plan, self.target, keys, jax.vmap(self.target.from_manifold)(found.u), None
+        found = (
+            search(self.target, keys, tolerance)
+            if u is None
+            else improve(self.target, u, tolerance)
         )
+        if not isinstance(found.u, Tracer):
+            check_starts(self.target, found, tolerance)
+        return begin(self.plan, self.target, keys, found.u, None)
 
     def step(
         self, chain: ChainState, number: Int[Array, ""]

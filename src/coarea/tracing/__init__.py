@@ -1,6 +1,7 @@
 """Trace a user's functions to jaxprs, and explain errors raised while tracing."""
 
 from coarea.tracing.equality import TRACING as TRACING
+from coarea.tracing.operations import operations as operations
 from coarea.tracing.traced import Traced as Traced
 from coarea.tracing.traced import retraced as retraced
 from coarea.tracing.traced import trace as trace

@@ -61,7 +61,7 @@ def project_onto(
     found = _cascade(
         (*stages, last._replace(is_last=True)),
         Problem(target, previous, tolerance, weights),
-        Projection(u, inactive, jnp.zeros((), int)),
+        Projection(u, inactive, jnp.zeros((), int), jnp.zeros((), int)),
     )
     return found._replace(converged=found.converged & ~inactive)
 
@@ -79,7 +79,10 @@ class _Stage(NamedTuple):
             problem = problem._replace(tolerance=replace(problem.tolerance, known_root=None))
         later = run(self.solver, problem, earlier.u, inactive=earlier.converged)
         return Projection(
-            later.u, earlier.converged | later.converged, earlier.iterations + later.iterations
+            later.u,
+            earlier.converged | later.converged,
+            earlier.iterations + later.iterations,
+            earlier.work + later.work,
         )
 
     def solve_where_needed(self, problem: Problem, earlier: Projection) -> Projection:

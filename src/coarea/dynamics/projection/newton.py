@@ -1,5 +1,6 @@
 """Solvers that linearise in each iteration: Newton, Newton with a line search, and a dog leg."""
 
+import math
 from abc import abstractmethod
 
 import equinox as eqx
@@ -26,6 +27,10 @@ class AbstractNewton(AbstractSolver):
         self, problem: Problem, u: Float[Array, " M"], c: Float[Array, " N"]
     ) -> tuple[Float[Array, " M"], Bool[Array, ""] | bool]:
         """The change to subtract from u, and whether to give up."""
+
+    @override
+    def work_per_iteration(self, hints):
+        return 1 + math.ceil(hints.linearisation_cost)
 
     @override
     def init(self, problem, u):

@@ -18,7 +18,7 @@ from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Bool, Float, Int
 
 from coarea.dynamics.projection.tolerance import Tolerance
-from coarea.jacobians.structure import AbstractLinearisation
+from coarea.jacobians.structure import AbstractLinearisation, ExecutionHints
 from coarea.manifolds.target import AbstractConstrainedTarget
 from coarea.xla import jit_bounded
 
@@ -68,14 +68,16 @@ class History(NamedTuple):
 
 
 class Projection(NamedTuple):
-    """Where a solver ended, and after how many iterations.
+    """Where a solver ended, after how many iterations, and what they cost.
 
-    Without convergence `u` is where another solver had better begin.
+    Without convergence `u` is where another solver had better begin. The work is counted in
+    evaluations of the residual.
     """
 
     u: Float[Array, " M"]
     converged: Bool[Array, ""]
     iterations: Int[Array, ""]
+    work: Int[Array, ""]
 
 
 class AbstractSolver(eqx.Module):
@@ -88,6 +90,11 @@ class AbstractSolver(eqx.Module):
     @abstractmethod
     def init(self, problem: Problem, u: Float[Array, " M"]) -> Iterate:
         """The first iterate, at u."""
+
+    def work_per_iteration(self, hints: ExecutionHints) -> int:
+        """What an iteration costs, in evaluations of the residual."""
+        del hints
+        return 1
 
     @abstractmethod
     def step(self, problem: Problem, last: Iterate, history: History | None) -> Iterate:
@@ -131,6 +138,7 @@ def run(
     write to the history.
     """
     arrays, rest = eqx.partition(problem, eqx.is_array)
+    cost = solver.work_per_iteration(problem.target.hints)
 
     def of(arrays) -> Problem:
         return eqx.combine(arrays, rest)
@@ -138,7 +146,7 @@ def run(
     @custom_vmap
     def alone(arrays, u, inactive):
         init, step = partial(solver.init, of(arrays)), partial(solver.step, of(arrays))
-        return _ended(*_iterate(solver, init, step, u, inactive))
+        return _ended(cost, *_iterate(solver, init, step, u, inactive))
 
     @alone.def_vmap
     def _(num_chains, is_batched, arrays, u, inactive):
@@ -151,7 +159,7 @@ def run(
             lambda arrays, *args: solver.step(of(arrays), *args), in_axes=(axes, 0, rows)
         )
         ends = _iterate(solver, partial(init, arrays), partial(step, arrays), u, inactive)
-        found = jax.vmap(_ended)(*ends)
+        found = jax.vmap(partial(_ended, cost))(*ends)
         return found, jax.tree.map(lambda _: True, found)
 
     return alone(arrays, u, jnp.asarray(inactive))
@@ -192,11 +200,11 @@ def _iterate(solver: AbstractSolver, init, step, u, inactive) -> tuple[Iterate, 
     return first, jax.lax.while_loop(unfinished, body, (first, history))[0]
 
 
-def _ended(first: Iterate, last: Iterate) -> Projection:
+def _ended(cost: int, first: Iterate, last: Iterate) -> Projection:
     """Make the last change if it is small. An iteration that got no closer is forgotten."""
     best = jnp.where(last.error < first.error, last.u, first.u)
     u = jnp.where(last.is_done, last.u - last.step, best)
-    return Projection(u, last.is_done, last.iterations)
+    return Projection(u, last.is_done, last.iterations, 1 + cost * last.iterations)
 
 
 # Called in several places of a step: compiled on its own, it is traced once.

@@ -7,7 +7,6 @@ import numpy as np
 
 import coarea as co
 from coarea.errors import SettingError
-from coarea.jacobians.choose import StructureName
 from coarea.manifolds.target import AbstractTarget
 from coarea.precision import in_float64
 from coarea.studies.mnist.masks import SIDE, check_seen
@@ -39,9 +38,9 @@ class Puzzle(NamedTuple):
 
         return co.Generator(simulate, {"code": CODE, "noise": self.seen.size}, parameters=["code"])
 
-    def posterior(self, structure: StructureName = "auto") -> AbstractTarget:
-        """The posterior given the observed pixels; with structure "chart", over the code alone."""
-        return co.condition(self.model(), {"y": self.y}, structure=structure)
+    def posterior(self) -> AbstractTarget:
+        """The posterior given the observed pixels."""
+        return co.condition(self.model(), {"y": self.y})
 
     def report(self, u):
         """The code, its whole image, and its log posterior density up to a constant."""

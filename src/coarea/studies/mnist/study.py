@@ -48,8 +48,8 @@ def methods(puzzle: Puzzle) -> list[Method]:
     origin = np.zeros(CODE)  # the paper's start point
     start = puzzle.start(origin)[None]
     return [
-        chain("NUTS", "exact", co.sample, target=posterior),
-        chain("NUTS, chart", "exact", co.sample, target=puzzle.posterior("chart")),
+        chain("defaults", "exact", co.sample, target=posterior),
+        chain("NUTS", "exact", co.sample, target=posterior, kernel=co.NUTS()),
         chain(
             "CHMC, paper's settings",
             "exact",

@@ -1,0 +1,72 @@
+"""Choose the parametrisation in which chains move, and warm them up."""
+
+from coarea.adaptation.cost import TransitionCost
+from coarea.adaptation.efficiency import scores
+from coarea.adaptation.pooled import Tuned
+from coarea.errors import ModelError
+from coarea.execution.session import Session
+from coarea.execution.transitions import FinalState
+from coarea.kernels.kernel import AbstractKernel
+from coarea.manifolds.parametrisation import (
+    AbstractParametrisation,
+    Ambient,
+    ParametrisationName,
+    chart_of,
+    without_chart,
+)
+from coarea.manifolds.target import AbstractTarget
+from coarea.sampling.methods import AbstractMethod, SeparateWarmup, SharedWarmup
+
+# Chains move on the chart, and the manifold is not tried, if the chart reaches this fraction of the
+# efficiency that the manifold would have if every single step were a whole draw.
+_GOOD_ENOUGH = 0.4
+
+
+def warmed_up(
+    session: Session,
+    target: AbstractTarget,
+    kernel: AbstractKernel,
+    warmup: int | None,
+    keep_inputs: bool,
+    wanted: ParametrisationName,
+    start: FinalState,
+) -> AbstractMethod:
+    """Chains that are ready to draw, in the wanted parametrisation or in the better one.
+
+    The manifold and the chart are compared by the effective draws per operation that their warm-ups
+    end with. Nothing is timed, so the same seed makes the same choice. A kernel that does not
+    measure its efficiency, or that is given an integrator, moves on the manifold.
+    """
+
+    def prepared(parametrisation: AbstractParametrisation) -> AbstractMethod:
+        shares = SharedWarmup if kernel.seeks_efficiency else SeparateWarmup
+        method = shares(session, parametrisation, kernel, warmup, keep_inputs)
+        method.warm_up(start)
+        return method
+
+    ambient = Ambient(without_chart(target))
+    if wanted == "chart":
+        return prepared(chart_of(target))
+    if wanted == "manifold" or not kernel.seeks_efficiency or kernel.integrator is not None:
+        return prepared(ambient)
+    try:
+        other = chart_of(target)
+    except ModelError:
+        return prepared(ambient)
+    chart = prepared(other)
+    assert isinstance(chart, SharedWarmup)
+    bound = 1 / TransitionCost.of(ambient.target, kernel).least(1)
+    # A chart whose efficiency could not be measured in time says nothing.
+    if (chart.tuned.efficiency or 0.0) >= _GOOD_ENOUGH * bound:
+        return chart
+    manifold = prepared(ambient)
+    assert isinstance(manifold, SharedWarmup)
+    return chart if _is_better(chart.tuned, manifold.tuned) else manifold
+
+
+def _is_better(one: Tuned, other: Tuned) -> bool:
+    """Whether one is more efficient, judged by the spread of both."""
+    if not (one.trials and other.trials):
+        return False
+    of_one, of_other = scores([one.trials, other.trials])
+    return of_one > of_other

@@ -1,0 +1,244 @@
+"""How chains run on a target: each with a warm-up of its own, or all with one that they share."""
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from typing_extensions import override
+
+from coarea.adaptation.plan import plan_for, pooled_warmup_for
+from coarea.adaptation.pooled import Tuned
+from coarea.adaptation.schedule import Setting, spread_about
+from coarea.adaptation.warmup import AdaptedParameters
+from coarea.execution.places import Place
+from coarea.execution.run import Group, RunResult, joined
+from coarea.execution.scheduled import ScheduledTransition, begin_scheduled, positions_of
+from coarea.execution.session import Session
+from coarea.execution.transitions import ExactTransition, FinalState, begin, end
+from coarea.kernels.kernel import AbstractKernel
+from coarea.manifolds.parametrisation import AbstractParametrisation
+from coarea.manifolds.rescaling import Rescaling
+from coarea.manifolds.target import (
+    AbstractConstrainedTarget,
+    AbstractTarget,
+    AbstractUnconstrainedTarget,
+)
+from coarea.xla import calls_lapack, hints_enabled, jit_fast_compile
+
+# With more inputs arithmetic takes longer than launching kernels.
+_MOST_INPUTS = 2048
+
+
+class AbstractMethod(ABC):
+    """The chains of one call of `sample`, in one parametrisation.
+
+    Starts and ends are points of the posterior, an array (chain, input).
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        parametrisation: AbstractParametrisation,
+        kernel: AbstractKernel,
+        warmup: int | None,
+        keep_inputs: bool,
+    ):
+        target = parametrisation.target
+        self.parametrisation, self._target, self._kernel = parametrisation, target, kernel
+        self._session = session.with_width(vmap_width(target, session.settings.chains))
+        self._keep_inputs, self._length = keep_inputs, warmup
+        self._fuse = hints_enabled() and session.on_cpu and _is_small(target)
+
+    @abstractmethod
+    def warm_up(self, start: FinalState) -> None:
+        """Prepare for the draws, from start points and what an earlier run has adapted."""
+
+    @abstractmethod
+    def draw(self) -> tuple[RunResult, list[Group]]:
+        """All draws, and the groups of chains that made them."""
+
+    @abstractmethod
+    def ends(self, groups: Sequence[Group]) -> FinalState:
+        """Where the chains ended, with what was adapted."""
+
+    def facts(self) -> dict[str, Any]:
+        """What the result says about this run, beside what all runs say."""
+        kernel = type(self._kernel).__name__
+        return {"parametrisation": self.parametrisation.words, "kernel": kernel}
+
+    def _positions(self, start: FinalState) -> Mapping[Place, FinalState]:
+        """The start of each place's chains, as positions."""
+        u = _from_whole(self.parametrisation, jnp.asarray(start.position))
+        return {place: place.put(start._replace(position=u)) for place in self._session.places}
+
+    def _whole(self, positions: Any) -> np.ndarray:
+        u = joined(positions, self._session.settings.chains)
+        return np.asarray(_to_whole(self.parametrisation, jnp.asarray(u)))
+
+
+@jit_fast_compile
+def _from_whole(parametrisation: AbstractParametrisation, u):
+    return jax.vmap(parametrisation.from_whole)(u)
+
+
+@jit_fast_compile
+def _to_whole(parametrisation: AbstractParametrisation, u):
+    return jax.vmap(parametrisation.to_whole)(u)
+
+
+class SeparateWarmup(AbstractMethod):
+    """Each chain adapts to the acceptance rate that the kernel aims at."""
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        settings = self._session.settings
+        self._plan = plan_for(self._target, self._kernel, settings.warmup, settings.seed)
+        self._groups: list[Group] = []
+
+    @override
+    def warm_up(self, start):
+        """Chains warm up in their first transitions."""
+        starts, seed = self._positions(start), self._session.settings.seed
+
+        def begin_at(place: Place):
+            u, adapted = starts[place]
+            keys = place.keys(seed).run
+            return functools.partial(begin, self._plan, self._target, keys, u, adapted)
+
+        self._groups = self._session.groups(begin_at, self._session.settings.warmup)
+
+    @override
+    def draw(self):
+        transition = ExactTransition(
+            plan=self._plan,
+            target=self._target,
+            reporter=self.parametrisation.reporter,
+            keep_inputs=self._keep_inputs,
+            longest_block=self._session.longest_block,
+            fuse=self._fuse,
+        )
+        return self._session.draw(transition, self._groups)
+
+    @override
+    def ends(self, groups):
+        found = [end(self._plan, group.chains) for group in groups]
+        u = self._whole([x.position for x in found])
+        adapted = [x.adapted for x in found]
+        return FinalState(jnp.asarray(u), joined(adapted, self._session.settings.chains))
+
+
+class SharedWarmup(AbstractMethod):
+    """All chains learn together which setting explores best."""
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        settings = self._session.settings
+        self._warmup = pooled_warmup_for(
+            self._target, self._kernel, self._length, settings.chains, settings.seed
+        )
+        self._transition = ScheduledTransition(
+            kernel=self._kernel.without_settings(),
+            target=self._target,
+            reporter=self.parametrisation.reporter,
+            schedule=self._warmup.first(),
+            keep_inputs=self._keep_inputs,
+            records_positions=self._warmup.reads_positions,
+            longest_block=self._session.longest_block,
+            fuse=self._fuse,
+        )
+        self._groups: list[Group] = []
+        self._found: Tuned | None = None
+
+    @property
+    def tuned(self) -> Tuned:
+        """What warm-up has found."""
+        assert self._found is not None
+        return self._found
+
+    @override
+    def warm_up(self, start):
+        starts, seed = self._positions(start), self._session.settings.seed
+        transition, rescaling = self._transition, self._transition.schedule.rescaling
+
+        def begin_at(place: Place):
+            keys, u = place.keys(seed).run, starts[place].position
+            return functools.partial(
+                begin_scheduled, transition.kernel, self._target, keys, u, rescaling
+            )
+
+        self._groups = self._session.groups(begin_at, 0)
+        rounds = self._warmup.rounds(_known(start.adapted, rescaling))
+        self._transition, self._found = self._session.warm_up(transition, self._groups, rounds)
+
+    @override
+    def draw(self):
+        return self._session.draw(self._transition, self._groups)
+
+    @override
+    def ends(self, groups):
+        size, fewest, most = self.tuned.setting
+        rescaling = self.tuned.schedule.rescaling
+        u = self._whole([positions_of(group.chains, rescaling) for group in groups])
+
+        def each(value) -> Any:
+            return np.broadcast_to(np.asarray(value), (len(u), *np.shape(value)))
+
+        scale = None if rescaling.matrix is None else each(rescaling.matrix)
+        adapted = AdaptedParameters(each(size), None, scale, each(fewest), each(most))
+        return FinalState(jnp.asarray(u), adapted)
+
+    @override
+    def facts(self):
+        if self._found is None:
+            return super().facts()
+        kernel = f"constrained HMC, {self.tuned.setting.in_words()}"
+        return {**super().facts(), "tuning_steps": self.tuned.transitions, "kernel": kernel}
+
+
+def _known(adapted: Any, like: Rescaling) -> tuple[Setting, Rescaling] | None:
+    """What an earlier run found, as one setting for all chains; None if this is the first."""
+    if adapted is None:
+        return None
+    size = float(np.median(adapted.step_size))
+    if adapted.fewest_steps is None or adapted.most_steps is None:
+        turns = float(np.median(adapted.u_turn_time))
+        return spread_about(size, max(1.0, 0.5 * turns / size)), _like(like, adapted.scale)
+    setting = Setting(size, int(adapted.fewest_steps[0]), int(adapted.most_steps[0]))
+    return setting, _like(like, adapted.scale)
+
+
+def _like(like: Rescaling, scale: Any) -> Rescaling:
+    """The scales of an earlier run's first chain, in the form that this run uses."""
+    if like.matrix is None or scale is None or np.shape(scale)[1] != len(like.matrix):
+        return like
+    matrix = np.asarray(scale)[0]
+    if like.matrix.ndim == 1 and matrix.ndim == 2:
+        matrix = np.linalg.norm(matrix, axis=1)
+    if like.matrix.ndim == 2 and matrix.ndim == 1:
+        matrix = np.diag(matrix)
+    return Rescaling(jnp.asarray(matrix), keeps_normals=like.keeps_normals)
+
+
+def vmap_width(target: AbstractTarget, chains: int) -> int:
+    """How many chains are vectorised on a CPU: one where a model calls LAPACK."""
+    width = min(target.hints.vmap_width, -(-chains // 2))
+    u = jax.ShapeDtypeStruct((target.num_inputs,), jnp.zeros(()).dtype)
+    return 1 if width > 1 and calls_lapack(lambda u: _density(target, u), u) else width
+
+
+def _density(target: AbstractTarget, u):
+    if isinstance(target, AbstractUnconstrainedTarget):
+        return target.log_density(u)
+    assert isinstance(target, AbstractConstrainedTarget)
+    return target.evaluate(u).log_density
+
+
+def _is_small(target: AbstractTarget) -> bool:
+    """Whether kernel launches, rather than arithmetic, may dominate a transition."""
+    hints = target.hints
+    is_cheap = not hints.uses_lapack or hints.linearisation_cost <= target.num_inputs / 2
+    return is_cheap and not hints.latency_bound and target.num_inputs <= _MOST_INPUTS
