@@ -10,6 +10,11 @@ from jaxtyping import Array, Float, Int, UInt32
 from coarea.kernels.kernel import Tuning
 from coarea.manifolds.rescaling import Rescaling
 
+# A density may be much narrower in its tails than where a step size was found. Leapfrog steps of
+# that size then never lead out of them. One transition of so many has steps shorter by this factor.
+_SHORT_EVERY = 4
+_SHORTER = 5.0
+
 
 class Setting(NamedTuple):
     """A step size, and the range from which the number of steps is taken."""
@@ -52,9 +57,12 @@ class Schedule(eqx.Module):
     most: Int[Array, ""]
     offset: UInt32[Array, ""]  # where the quasi-random sequence begins
     rescaling: Rescaling
+    has_short_steps: bool = eqx.field(static=True, default=False)
 
     @classmethod
-    def of(cls, setting: Setting, offset: int, rescaling: Rescaling) -> "Schedule":
+    def of(
+        cls, setting: Setting, offset: int, rescaling: Rescaling, has_short_steps: bool
+    ) -> "Schedule":
         """The schedule that uses one setting."""
         return cls(
             jnp.asarray(setting.step_size, float),
@@ -62,16 +70,18 @@ class Schedule(eqx.Module):
             jnp.asarray(setting.most, int),
             jnp.asarray(offset % 2**32, jnp.uint32),
             rescaling,
+            has_short_steps,
         )
 
     def tuning(self, transition: Int[Array, ""]) -> Tuning:
         """The parameters of a transition."""
         quantile = evenly_spread(transition, self.offset)
         num_steps = self.fewest + (quantile * (self.most + 1 - self.fewest)).astype(int)
-        never = jnp.asarray(jnp.inf)
-        return Tuning(
-            self.step_size, never, jnp.asarray(False), None, jnp.minimum(num_steps, self.most)
-        )
+        never, step_size = jnp.asarray(jnp.inf), self.step_size
+        if self.has_short_steps:
+            is_short = transition % _SHORT_EVERY == _SHORT_EVERY - 1
+            step_size = jnp.where(is_short, step_size / _SHORTER, step_size)
+        return Tuning(step_size, never, jnp.asarray(False), None, jnp.minimum(num_steps, self.most))
 
 
 def evenly_spread(transition: Int[Array, ""], offset: UInt32[Array, ""]) -> Float[Array, ""]:
