@@ -71,7 +71,7 @@ def given_the_density():
     ("parametrisation", "options"),
     [
         ("manifold", {"kernel": co.NUTS(), "draws": 250, "warmup": 150}),
-        ("chart", {"draws": 1000}),
+        ("chart", {"draws": 2000, "warmup": 1000}),
     ],
 )
 def test_two_ways_to_the_posterior_agree(parametrisation, options, given_the_density):

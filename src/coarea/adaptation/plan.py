@@ -25,6 +25,8 @@ DEFAULT_WARMUP = 500
 _LONGEST_WARMUP = 2000
 _AFFORDABLE = 2e9
 _TYPICAL_STEPS = 4
+# Transitions of all chains together for each input whose correlations are estimated.
+_TRANSITIONS_FOR_MASS = 40
 # What a kernel aims at that does not say.
 _ACCEPTANCE = 0.8
 # The most inputs of a density without constraints whose correlations are estimated.
@@ -88,7 +90,9 @@ def pooled_warmup_for(
     cost = TransitionCost.of(moving, kernel)
     if length is None:
         affordable = _AFFORDABLE / (chains * cost.least(_TYPICAL_STEPS))
-        length = int(min(max(affordable, DEFAULT_WARMUP), _LONGEST_WARMUP))
+        # Few chains need longer to see all correlations.
+        for_mass = _TRANSITIONS_FOR_MASS * target.num_inputs / chains if mass == "dense" else 0.0
+        length = int(min(max(affordable, for_mass, DEFAULT_WARMUP), _LONGEST_WARMUP))
     about = Situation(
         num_inputs=target.num_inputs,
         longest_step=longest,
