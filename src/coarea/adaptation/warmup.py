@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from blackjax.adaptation.step_size import DualAveragingAdaptationState, dual_averaging_adaptation
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from coarea.adaptation.mass import DiagonalMass, Matrix
+from coarea.adaptation.schedule import evenly_spread
 from coarea.adaptation.step_size import MARGIN, FailureSearch, MagnitudeSearch
 from coarea.kernels.kernel import TransitionInfo, Tuning
 from coarea.manifolds.rescaling import Rescaling
@@ -113,7 +113,7 @@ class Warmup(eqx.Module):
         trial = jnp.minimum(trial, self.longest_step)
         step_size = jnp.where(is_warmup, trial, self.adapted(state).step_size)
         is_adapting = is_warmup & (state.age < _TURNS_SEEN)
-        quantile = _length_quantile(transition, self.offset)
+        quantile = evenly_spread(transition, self.offset)
         return Tuning(step_size, state.u_turn_time, is_adapting, quantile)
 
     def starts_window(self, transition: Int[Array, ""]) -> Bool[Array, ""]:
@@ -203,12 +203,3 @@ class Warmup(eqx.Module):
         """Beyond the longest step a longer one says nothing new: do not drift away."""
         longest = jnp.log(self.longest_step)
         return search._replace(log_step_size=jnp.minimum(search.log_step_size, longest))
-
-
-def _length_quantile(transition: Int[Array, ""], offset: UInt32[Array, ""]) -> Float[Array, ""]:
-    """Evenly spread from 0 to 1, by multiples of the golden ratio.
-
-    It is the same for all chains, because in lockstep each would wait for the longest trajectory.
-    """
-    part = transition.astype(jnp.uint32) * np.uint32(0x9E3779B9) + offset
-    return part / jnp.asarray(2.0**32, float)
