@@ -45,6 +45,7 @@ class ScheduledTransition(AbstractTransition):
     fuse: bool = eqx.field(static=True, default=False)
 
     @property
+    @override
     def is_lockstep(self):
         """All trajectories have one length, and no solver iterates for longer than another."""
         return not self.kernel.integrator_for(self.target).is_iterative

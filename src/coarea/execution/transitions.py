@@ -110,6 +110,7 @@ class ExactTransition(AbstractTransition):
     fuse: bool = eqx.field(static=True, default=False)
 
     @property
+    @override
     def is_lockstep(self):
         """All trajectories have one length, and no solver iterates for longer than another."""
         kernel = self.plan.kernel

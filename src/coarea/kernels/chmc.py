@@ -41,6 +41,7 @@ class CHMC(AbstractKernel):
     mass: Mass = eqx.field(static=True, default="auto")
     integrator: AbstractIntegrator | None = None
 
+    @override
     def __check_init__(self):
         if self.num_steps is not None:
             step_range(self.num_steps)
@@ -73,6 +74,7 @@ class CHMC(AbstractKernel):
     def has_common_length(self):
         return True
 
+    @override
     def longest_step(self, target):
         """A quarter turn in the mean number of steps: a longer trajectory comes back."""
         mean = 1 if self.num_steps is None else sum(self._range) / 2

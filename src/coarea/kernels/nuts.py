@@ -34,6 +34,7 @@ class NUTS(AbstractKernel):
     mass: Mass = eqx.field(static=True, default="auto")
     integrator: AbstractIntegrator | None = None
 
+    @override
     def __check_init__(self):
         checked_count("max_tree_depth", self.max_tree_depth)
 
@@ -42,6 +43,7 @@ class NUTS(AbstractKernel):
     def has_common_length(self):
         return False
 
+    @override
     def longest_step(self, target):
         """A quarter turn: two steps and the trajectory comes back."""
         return self.integrator_for(target).max_flow_time(target)

@@ -33,6 +33,7 @@ class Chart(AbstractUnconstrainedTarget):
     rescaling: Rescaling = Rescaling()
 
     @property
+    @override
     def num_inputs(self):
         """The number of coordinates."""
         return len(self.jacobian.shared_inputs)

@@ -77,6 +77,7 @@ class Posterior(AbstractConstrainedTarget):
     def rescale(self, rescaling):
         return replace(self, rescaling=rescaling)
 
+    @override
     def residual(self, u: Float[Array, " M"] | tuple[Array, ...]):
         """At a position or, in model space, at that of each input."""
         outputs = self._outputs(u)
@@ -114,6 +115,7 @@ class PosteriorReporter(AbstractReporter):
     generator: AbstractGenerator
     observations: tuple[Observation, ...]
 
+    @override
     def latents(self, u):
         """The outputs that were not observed, or only in part."""
         return unobserved(self.generator.outputs(u), self.observations)
