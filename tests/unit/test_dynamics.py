@@ -111,8 +111,8 @@ def test_the_solvers_agree(posterior, start, solver):
     previous = posterior.linearise(jnp.asarray(start))
     ahead = jnp.asarray(start) + 0.2 * previous.project(jnp.arange(6.0) - 2.0)
     tolerance = Tolerance(1e-12, 1e-11)
-    found = solver.solve(posterior, previous, ahead, tolerance)
-    reference = Newton().solve(posterior, previous, ahead, tolerance)
+    found = project_onto((solver,), posterior, previous, ahead, tolerance)
+    reference = project_onto((Newton(),), posterior, previous, ahead, tolerance)
     assert found.converged
     assert found.iterations > 1
     np.testing.assert_allclose(found.u, reference.u, atol=1e-10)
@@ -127,7 +127,7 @@ def test_a_projection_without_solution_is_reported_not_raised(solver):
         lambda x: x @ x - 1.0, lambda x: jnp.zeros(()), point=jnp.array([1.0, 0.0])
     )
     previous = circle.linearise(jnp.array([1.0, 0.0]))
-    found = solver.solve(circle, previous, jnp.array([1.0, 1.5]), Tolerance(1e-9, 1e-8))
+    found = project_onto((solver,), circle, previous, jnp.array([1.0, 1.5]), Tolerance(1e-9, 1e-8))
     assert not found.converged
 
 
@@ -188,7 +188,7 @@ def test_broyden_converges_faster_than_quasi_newton_and_from_further():
 
     def solve(solver, distance):
         tolerance = Tolerance.following(1e-9)
-        return solver.solve(target, previous, point + distance * along, tolerance)
+        return project_onto((solver,), target, previous, point + distance * along, tolerance)
 
     near = [solve(solver, 0.2) for solver in (QuasiNewton(), Broyden())]
     assert all(projection.converged for projection in near)
@@ -290,9 +290,8 @@ def test_a_search_that_is_stuck_ends_where_it_got_to(x64):
         lambda x: x[0] ** 2 + 1.0 - 0 * x[1], lambda x: 0.0 * x[0], point=np.array([3.0, 0.0])
     )
     previous = bowl.linearise(jnp.array([1.0, 0.0]))
-    end = NewtonLineSearch(50).solve(
-        bowl, previous, jnp.array([3.0, 0.0]), Tolerance.following(1e-9)
-    )
+    solvers = (NewtonLineSearch(50),)
+    end = project_onto(solvers, bowl, previous, jnp.array([3.0, 0.0]), Tolerance.following(1e-9))
     assert not end.converged
     assert end.iterations < 20
     assert abs(end.u[0]) < 0.5

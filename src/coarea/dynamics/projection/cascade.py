@@ -3,11 +3,12 @@
 A later solver starts where the earlier one ended. The result is a deterministic function of the
 previous point, of the point to project and of how many chains run in lockstep. The reverse check
 relies on that: forth and back are projected alike.
+
+Here is where chains are vectorised: `vmap` of a projection runs the stages for all chains together.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -15,13 +16,13 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Bool, Float
 
-from coarea.dynamics.projection.solver import (
-    AbstractSolver,
-    Problem,
-    Projection,
-    Weights,
-    run,
+from coarea.dynamics.projection.iteration import (
+    Problems,
+    select,
+    solve_alone,
+    solve_together,
 )
+from coarea.dynamics.projection.solver import AbstractSolver, Problem, Projection, Weights
 from coarea.dynamics.projection.tolerance import Tolerance
 from coarea.jacobians.structure import AbstractLinearisation
 from coarea.manifolds.target import AbstractConstrainedTarget
@@ -67,28 +68,38 @@ def project_onto(
 
 
 class _Stage(NamedTuple):
-    """One solver of a cascade."""
+    """One solver of a cascade. It goes on from where an earlier one ended.
+
+    Of a chain that had converged the result means nothing.
+    """
 
     solver: AbstractSolver
     is_last: bool = False
     group_fraction: float = _GROUP_FRACTION
 
     def solve(self, problem: Problem, earlier: Projection) -> Projection:
-        """Go on from where an earlier solver ended. Where that had converged, u means nothing."""
-        if self.is_last:
-            problem = problem._replace(tolerance=replace(problem.tolerance, known_root=None))
-        later = run(self.solver, problem, earlier.u, inactive=earlier.converged)
-        return Projection(
-            later.u,
-            earlier.converged | later.converged,
-            earlier.iterations + later.iterations,
-            earlier.work + later.work,
-        )
+        """The result for one chain."""
+        problem = _without_root(problem) if self.is_last else problem
+        return _added(earlier, solve_alone(self.solver, problem, earlier.u, earlier.converged))
 
-    def solve_where_needed(self, problem: Problem, earlier: Projection) -> Projection:
-        """The same, and what had converged stays as it is."""
-        later = self.solve(problem, earlier)
-        return jax.tree.map(lambda a, b: jnp.where(earlier.converged, a, b), earlier, later)
+    def solve_together(self, problems: Problems, earlier: Projection) -> Projection:
+        """The results for several chains."""
+        problems = Problems(*map(_without_root, problems)) if self.is_last else problems
+        return _added(earlier, solve_together(self.solver, problems, earlier.u, earlier.converged))
+
+
+def _without_root(problem: Problem) -> Problem:
+    return problem._replace(tolerance=replace(problem.tolerance, known_root=None))
+
+
+def _added(earlier: Projection, later: Projection) -> Projection:
+    """The later result, with the cost of both."""
+    return Projection(
+        later.u,
+        earlier.converged | later.converged,
+        earlier.iterations + later.iterations,
+        earlier.work + later.work,
+    )
 
 
 def _for_lockstep(stages: tuple[_Stage, ...], num_chains: int) -> tuple[_Stage, ...]:
@@ -128,10 +139,10 @@ def _cascade(stages: tuple[_Stage, ...], problem: Problem, begin: Projection) ->
             is_batched[1],
         )
         first, *later = _for_lockstep(stages, num_chains)
-        chains = _Chains(arrays, is_batched[0], rest)
-        found = chains.vmap(first.solve, found)
+        problems = Problems(arrays, is_batched[0], rest)
+        found = first.solve_together(problems, found)
         for stage in later:
-            found = chains.solve_where_needed(stage, found)
+            found = _solve_where_needed(stage, problems, found)
         return found, jax.tree.map(lambda _: True, found)
 
     return cascade(arrays, begin)
@@ -148,64 +159,54 @@ def _go_on(stages: tuple[_Stage, ...], problem: Problem, found: Projection) -> P
     return jax.lax.while_loop(lambda carry: carry[0], later, (~found.converged, found))[1]
 
 
-class _Chains(NamedTuple):
-    """The problems of several chains: arrays with or without a row for each chain, and the rest."""
+def _solve_where_needed(stage: _Stage, problems: Problems, found: Projection) -> Projection:
+    """Run a stage on all chains, or compacted to those that have not converged."""
+    num_chains = found.converged.size
+    group = max(_SMALLEST_GROUP, int(num_chains * stage.group_fraction))
+    if group >= num_chains or problems.rest.target.hints.latency_bound:
+        return _on_all(stage, problems, found)
+    are_many = jnp.sum(~found.converged) > num_chains * _MOST_COMPACTED
+    return jax.lax.cond(
+        are_many,
+        lambda found: _on_all(stage, problems, found),
+        lambda found: _compacted(stage, problems, found, group),
+        found,
+    )
 
-    arrays: Any
-    has_rows: Any
-    rest: Any
 
-    def vmap(self, solve: Callable, found: Projection) -> Projection:
-        """`solve(problem, found)` for each chain."""
-        axes = jax.tree.map(lambda yes: 0 if yes else None, self.has_rows)
-        return jax.vmap(
-            lambda arrays, found: solve(eqx.combine(arrays, self.rest), found), in_axes=(axes, 0)
-        )(self.arrays, found)
+def _on_all(stage: _Stage, problems: Problems, found: Projection) -> Projection:
+    """Run a stage on all chains at once, if any needs it."""
 
-    def take(self, take: Callable) -> "_Chains":
-        """Some of the chains."""
-        arrays = jax.tree.map(lambda x, yes: take(x) if yes else x, self.arrays, self.has_rows)
-        return self._replace(arrays=arrays)
+    def go(carry):
+        found = carry[1]
+        return jnp.asarray(False), _kept(found, stage.solve_together(problems, found))
 
-    def solve_where_needed(self, stage: _Stage, found: Projection) -> Projection:
-        """Run a stage on all chains, or compacted to those that have not converged."""
-        num_chains = found.converged.size
-        group = max(_SMALLEST_GROUP, int(num_chains * stage.group_fraction))
-        if group >= num_chains or self.rest.target.hints.latency_bound:
-            return self._on_all(stage, found)
-        are_many = jnp.sum(~found.converged) > num_chains * _MOST_COMPACTED
-        return jax.lax.cond(
-            are_many,
-            lambda found: self._on_all(stage, found),
-            lambda found: self._compacted(stage, found, group),
-            found,
-        )
+    begin = jnp.any(~found.converged), found
+    return jax.lax.while_loop(lambda carry: carry[0], go, begin)[1]
 
-    def _on_all(self, stage: _Stage, found: Projection) -> Projection:
-        def go(carry):
-            return jnp.asarray(False), self.vmap(stage.solve_where_needed, carry[1])
 
-        begin = jnp.any(~found.converged), found
-        return jax.lax.while_loop(lambda carry: carry[0], go, begin)[1]
+def _compacted(stage: _Stage, problems: Problems, found: Projection, group: int) -> Projection:
+    """Run a stage on the chains that need it, a group of them at a time."""
+    num_chains = found.converged.size
 
-    def _compacted(self, stage: _Stage, found: Projection, group: int) -> Projection:
-        num_chains = found.converged.size
+    def solve_some(carry):
+        waits, found = carry
+        # Padded with a number beyond the last, which stands for the last and is inactive.
+        chosen = jnp.nonzero(waits, size=group, fill_value=num_chains)[0]
 
-        def solve_some(carry):
-            waits, found = carry
-            # Padded with a number beyond the last, which stands for the last and is inactive.
-            chosen = jnp.nonzero(waits, size=group, fill_value=num_chains)[0]
+        def take(x):
+            return x.at[chosen].get(mode="clip")
 
-            def take(x):
-                return x.at[chosen].get(mode="clip")
+        theirs = jax.tree.map(take, found)
+        theirs = theirs._replace(converged=theirs.converged | (chosen == num_chains))
+        later = _kept(theirs, stage.solve_together(problems.take(take), theirs))
+        found = jax.tree.map(lambda all, new: all.at[chosen].set(new, mode="drop"), found, later)
+        return waits.at[chosen].set(False, mode="drop"), found
 
-            theirs = jax.tree.map(take, found)
-            theirs = theirs._replace(converged=theirs.converged | (chosen == num_chains))
-            later = self.take(take).vmap(stage.solve_where_needed, theirs)
-            found = jax.tree.map(
-                lambda all, new: all.at[chosen].set(new, mode="drop"), found, later
-            )
-            return waits.at[chosen].set(False, mode="drop"), found
+    begin = ~found.converged, found
+    return jax.lax.while_loop(lambda carry: jnp.any(carry[0]), solve_some, begin)[1]
 
-        begin = ~found.converged, found
-        return jax.lax.while_loop(lambda carry: jnp.any(carry[0]), solve_some, begin)[1]
+
+def _kept(earlier: Projection, later: Projection) -> Projection:
+    """The later results, except for chains that had converged."""
+    return select(earlier.converged, earlier, later)

@@ -1,4 +1,4 @@
-"""What a projection solver is, and the loop that runs one.
+"""What a projection solver is.
 
 A solver finds λ with c(ũ − D J_previousᵀ λ) = 0, where J_previous is the Jacobian at the previous
 point of the chain. The weights D say how far the flow carries each element for a unit of its
@@ -8,13 +8,9 @@ flag `converged` says whether the answer may be used.
 """
 
 from abc import abstractmethod
-from functools import partial
-from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
+from typing import ClassVar, NamedTuple, Self, TypeAlias
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
-from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Bool, Float, Int
 
 from coarea.dynamics.projection.tolerance import Tolerance
@@ -110,101 +106,6 @@ class AbstractSolver(eqx.Module):
         All of them wait for the last one, so it gives up sooner.
         """
         return self
-
-    def solve(
-        self,
-        target: AbstractConstrainedTarget,
-        previous: AbstractLinearisation,
-        u: Float[Array, " M"],
-        tolerance: Tolerance,
-        weights: Weights = 1.0,
-        inactive: Bool[Array, ""] | bool = False,
-    ) -> Projection:
-        """Project u. An `inactive` chain has nothing to do, and no other chain waits for it."""
-        problem = Problem(target, previous, tolerance.sized(target, u), weights)
-        return run(self, problem, u, inactive)
-
-
-def run(
-    solver: AbstractSolver,
-    problem: Problem,
-    u: Float[Array, " M"],
-    inactive: Bool[Array, ""] | bool,
-) -> Projection:
-    """Iterate until the solver terminates. Under `vmap`: until it has for every chain.
-
-    `vmap` of a loop copies all that the loop carries in each iteration, and a history is large. So
-    the vectorised loop is written out: chains that have terminated keep their iterate, and all
-    write to the history.
-    """
-    arrays, rest = eqx.partition(problem, eqx.is_array)
-    cost = solver.work_per_iteration(problem.target.hints)
-
-    def of(arrays) -> Problem:
-        return eqx.combine(arrays, rest)
-
-    @custom_vmap
-    def alone(arrays, u, inactive):
-        init, step = partial(solver.init, of(arrays)), partial(solver.step, of(arrays))
-        return _ended(cost, *_iterate(solver, init, step, u, inactive))
-
-    @alone.def_vmap
-    def _(num_chains, is_batched, arrays, u, inactive):
-        axes = jax.tree.map(lambda yes: 0 if yes else None, is_batched[0])
-        u = u if is_batched[1] else jnp.broadcast_to(u, (num_chains, *u.shape))
-        inactive = jnp.broadcast_to(inactive, num_chains)
-        init = jax.vmap(lambda arrays, u: solver.init(of(arrays), u), in_axes=(axes, 0))
-        rows: Any = History(1, 1, None) if solver.uses_history else None  # pyright: ignore
-        step = jax.vmap(
-            lambda arrays, *args: solver.step(of(arrays), *args), in_axes=(axes, 0, rows)
-        )
-        ends = _iterate(solver, partial(init, arrays), partial(step, arrays), u, inactive)
-        found = jax.vmap(partial(_ended, cost))(*ends)
-        return found, jax.tree.map(lambda _: True, found)
-
-    return alone(arrays, u, jnp.asarray(inactive))
-
-
-def _iterate(solver: AbstractSolver, init, step, u, inactive) -> tuple[Iterate, Iterate]:
-    """The first iterate and the last, of one chain or of several together."""
-    first: Iterate = init(u)
-    first = first._replace(is_hopeless=first.is_hopeless | inactive)
-    history = None
-    if solver.uses_history:
-        steps = jnp.zeros((solver.max_iterations, *u.shape), u.dtype)
-        history = History(steps, jnp.zeros(steps.shape[:-1], u.dtype), jnp.zeros((), int))
-
-    def unfinished(carry):
-        return jnp.any(~solver.terminate(carry[0]))
-
-    def body(carry):
-        last, history = carry
-        if history is not None:
-            n = history.last
-            history = history._replace(
-                steps=history.steps.at[n].set(last.step),
-                squares=history.squares.at[n].set(jnp.sum(last.step**2, axis=-1)),
-            )
-        later = step(last, history)
-        if history is not None:
-            history = history._replace(last=history.last + 1)
-        if inactive.ndim == 0:
-            return later, history
-        is_over = solver.terminate(last)
-
-        def select(a, b):
-            return jnp.where(is_over if a.ndim == 1 else is_over[..., None], a, b)
-
-        return jax.tree.map(select, last, later), history
-
-    return first, jax.lax.while_loop(unfinished, body, (first, history))[0]
-
-
-def _ended(cost: int, first: Iterate, last: Iterate) -> Projection:
-    """Make the last change if it is small. An iteration that got no closer is forgotten."""
-    best = jnp.where(last.error < first.error, last.u, first.u)
-    u = jnp.where(last.is_done, last.u - last.step, best)
-    return Projection(u, last.is_done, last.iterations, 1 + cost * last.iterations)
 
 
 # Called in several places of a step: compiled on its own, it is traced once.
