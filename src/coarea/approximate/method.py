@@ -4,7 +4,7 @@ import functools
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict
 
 import equinox as eqx
 import jax
@@ -13,9 +13,10 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, Key
 from typing_extensions import override
 
 from coarea.arguments import checked_count
-from coarea.errors import DataError, SettingError
+from coarea.errors import SettingError
 from coarea.execution.blocks import AbstractTransition, Block, for_each_chain
 from coarea.execution.places import Devices, Place
+from coarea.execution.recording import Keep, check_keep, recorded_shapes
 from coarea.execution.session import RunSettings, session
 from coarea.keys import checked_seed
 from coarea.results.datatree import check_names, finished
@@ -98,7 +99,7 @@ class Run(TypedDict, total=False):
     chains: int
     seed: int
     start: ArrayLike | None
-    keep: Literal["inputs"] | None
+    keep: Keep
     devices: Devices
     progress: bool
 
@@ -112,7 +113,7 @@ class Options:
     chains: int = 4
     seed: int = 0
     start: ArrayLike | None = None
-    keep: Literal["inputs"] | None = None
+    keep: Keep = None
     devices: Devices = None
     progress: bool = True
 
@@ -147,12 +148,6 @@ def options_from(run: Mapping[str, Any]) -> Options:
     return Options(**run)
 
 
-def check_keep(keep: Any) -> None:
-    """Refuse an unknown value of `keep`."""
-    if keep not in (None, "inputs"):
-        raise SettingError(f"keep={keep!r}: choose 'inputs' or None.")
-
-
 class MethodChain(NamedTuple):
     """What a chain passes from one block of draws to the next."""
 
@@ -176,18 +171,11 @@ class ApproximateTransition(AbstractTransition):
         return MethodChain(chain.key, state), Block(drawn.latents, inputs, drawn.stats)
 
 
-def recorded_shapes(target: Any, keep: Literal["inputs"] | None) -> dict[str, dict[str, Any]]:
+def stored_shapes(target: Any, keep: Keep) -> dict[str, dict[str, Any]]:
     """The shapes of what is stored of each draw, by group; refused if it cannot be stored."""
-    u = jax.ShapeDtypeStruct((target.num_inputs,), float)
-    latents, inputs = jax.eval_shape(lambda u: (target.latents(u), target.inputs(u)), u)
-    if not latents and keep is None:
-        raise DataError(
-            "every output was observed, so there is nothing left to report. Let the generator "
-            "return the quantities of interest as further outputs, or pass keep='inputs'."
-        )
-    recorded = {"posterior": latents} | ({"inputs": inputs} if keep == "inputs" else {})
-    check_names(recorded)
-    return recorded
+    shapes = recorded_shapes(target, target.num_inputs, keep)
+    check_names(shapes)
+    return shapes
 
 
 def run_chains(
@@ -203,7 +191,7 @@ def run_chains(
     u = jax.ShapeDtypeStruct((target.num_inputs,), float)
     # Batched LAPACK factorisations are slow on a CPU, and unsafe in two threads.
     width = 1 if calls_lapack(target.log_density, u) else min(options.chains, _VMAP_WIDTH)
-    size = sum(x.size for x in jax.tree.leaves(recorded_shapes(target, options.keep)))
+    size = sum(x.size for x in jax.tree.leaves(stored_shapes(target, options.keep)))
     settings = RunSettings(
         options.draws,
         warmup,

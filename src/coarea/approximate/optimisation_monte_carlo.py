@@ -1,7 +1,7 @@
 """Optimisation Monte Carlo: fit the parameters to the data, for each draw of the noise."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -11,7 +11,6 @@ import optimistix as optx
 from jaxtyping import Array, Bool, Float, Key
 
 from coarea.approximate.batches import batch_size, map_batches
-from coarea.approximate.method import check_keep
 from coarea.approximate.results import (
     accepted,
     check_storable,
@@ -22,6 +21,7 @@ from coarea.approximate.results import (
 from coarea.approximate.softened import Closeness, Directed, Softened, soften
 from coarea.arguments import checked_count
 from coarea.errors import SettingError
+from coarea.execution.recording import Keep, check_keep
 from coarea.keys import checked_seed, key_from_seed
 from coarea.precision import top_level
 
@@ -40,7 +40,7 @@ def optimisation_monte_carlo(
     simulations: int = 1000,
     kernel: Closeness = "uniform",
     seed: int = 0,
-    keep: Literal["inputs"] | None = None,
+    keep: Keep = None,
 ) -> "DataTree":
     """Optimisation Monte Carlo (Meeds & Welling 2015) of a directed model's parameters.
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from coarea.approximate.batches import batch_size, map_batches
-from coarea.approximate.method import check_keep, recorded_shapes
+from coarea.approximate.method import stored_shapes
 from coarea.approximate.results import (
     accepted,
     check_storable,
@@ -22,6 +22,7 @@ from coarea.approximate.results import (
 from coarea.approximate.softened import Closeness, Softened, soften
 from coarea.arguments import checked_count, checked_number, require_memory
 from coarea.errors import SettingError
+from coarea.execution.recording import Keep, check_keep
 from coarea.keys import checked_seed, key_from_seed
 from coarea.precision import top_level
 
@@ -42,7 +43,7 @@ def reject(
     simulations: int = 100_000,
     kernel: Closeness = "uniform",
     seed: int = 0,
-    keep: Literal["inputs"] | None = None,
+    keep: Keep = None,
 ) -> "DataTree":
     """ABC rejection: keep the simulations from the prior close to the data (Pritchard et al.).
 
@@ -72,7 +73,7 @@ def reject(
         if kernel != "uniform":
             raise SettingError("quantile is for the uniform kernel: give the Gaussian an epsilon.")
     target = soften(model, observed, np.inf if epsilon is None else epsilon, kernel)
-    recorded_shapes(target, keep)  # refuses names that cannot be stored
+    stored_shapes(target, keep)  # refuses names that cannot be stored
     require_memory(
         8.0 * simulations, f"The numbers of {simulations} simulations", "Use fewer simulations."
     )

@@ -1,19 +1,20 @@
 """Independent or weighted draws as ArviZ data, and the error raised when there are none."""
 
 import warnings
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from coarea.approximate.method import recorded_shapes
+from coarea.approximate.method import stored_shapes
 from coarea.approximate.softened import Softened
 from coarea.approximate.weights import effective_size, normalised
 from coarea.arguments import require_memory
 from coarea.errors import AcceptanceError, SamplingWarning
 from coarea.execution.blocks import Block
+from coarea.execution.recording import Keep
 from coarea.results.datatree import as_datatree, saving, warn_of
 from coarea.results.diagnose import not_finite
 
@@ -32,11 +33,9 @@ class WeightedStats(NamedTuple):
     weight: Float[np.ndarray, "chain draw"] | None
 
 
-def check_storable(
-    target: Softened, keep: Literal["inputs"] | None, count: int, what: str, cure: str
-) -> None:
+def check_storable(target: Softened, keep: Keep, count: int, what: str, cure: str) -> None:
     """Refuse names that cannot be stored, and `count` draws called `what` that do not fit."""
-    latents = recorded_shapes(target, keep)["posterior"]
+    latents = stored_shapes(target, keep)["posterior"]
     size = target.num_inputs + sum(x.size for x in latents.values())
     # Draws come in batches, which are then copied into one array.
     require_memory(2 * 8.0 * count * (size + _STATISTICS), f"{count} {what}", cure)
@@ -48,7 +47,7 @@ def accepted(
     latents: dict[str, np.ndarray],
     distance: Float[np.ndarray, " draw"],
     log_weight: Float[np.ndarray, " draw"] | None,
-    keep: Literal["inputs"] | None,
+    keep: Keep,
     about: dict[str, Any],
 ) -> "DataTree":
     """The accepted draws as one chain of ArviZ data, with weights unless all are equal."""

@@ -17,12 +17,12 @@ from jaxtyping import Array, Float, Int, Key
 from coarea.approximate.batches import batch_size, map_batches
 from coarea.approximate.elliptical_slice import EllipticalSlice, Turned, group_places
 from coarea.approximate.mcmc import move_parameters
-from coarea.approximate.method import check_keep
 from coarea.approximate.results import accepted, check_storable, nothing_accepted, warned
 from coarea.approximate.softened import Closeness, Directed, Simulated, Softened, soften
 from coarea.approximate.weights import effective_size, normalised
 from coarea.arguments import checked_count
 from coarea.errors import SamplingWarning, SettingError
+from coarea.execution.recording import Keep, check_keep
 from coarea.keys import checked_seed, key_from_seed
 from coarea.precision import top_level
 from coarea.xla import jit_bounded
@@ -54,7 +54,7 @@ def smc(
     kernel: Closeness = "uniform",
     moves: Literal["parameters", "inputs"] | None = None,
     seed: int = 0,
-    keep: Literal["inputs"] | None = None,
+    keep: Keep = None,
 ) -> "DataTree":
     """Sequential ABC with an adaptive tolerance (Del Moral, Doucet & Jasra 2012).
 

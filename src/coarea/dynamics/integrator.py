@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from coarea.dynamics.projection.tolerance import Tolerance
 from coarea.manifolds.target import AbstractTarget
 
 
@@ -83,6 +84,10 @@ class AbstractIntegrator(eqx.Module):
     @abstractmethod
     def operations(self, target: AbstractTarget, geodesic_steps: int = 1) -> "StepOperations":
         """About how many arithmetic operations a step takes."""
+
+    def tolerance_for(self, dtype) -> Tolerance:
+        """The tolerance with which points count as on the manifold."""
+        return Tolerance.default(dtype)
 
     def refresh(self, key: Key[Array, ""], state: PhaseState) -> PhaseState:
         """The state with a new momentum."""

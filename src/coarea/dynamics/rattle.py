@@ -118,10 +118,11 @@ class Rattle(AbstractIntegrator):
         between = () if target.hints.can_repeat else (Broyden(),)
         return Secant(8), *between, NewtonLineSearch()
 
-    def tolerance_for(self, dtype) -> Tolerance:
+    @override
+    def tolerance_for(self, dtype):
         """The tolerance given, or what the precision allows."""
-        default = Tolerance.default(dtype)
-        return default if self.tolerance is None else Tolerance.following(self.tolerance)
+        given = self.tolerance
+        return super().tolerance_for(dtype) if given is None else Tolerance.following(given)
 
     @override
     def operations(self, target, geodesic_steps=1):

@@ -10,7 +10,8 @@ from typing_extensions import override
 from coarea.adaptation.schedule import Schedule
 from coarea.dynamics.integrator import PhaseState
 from coarea.execution.blocks import AbstractTransition, Block, for_each_chain
-from coarea.execution.transitions import recorded, rescaled, stats_of
+from coarea.execution.recording import recorded
+from coarea.execution.transitions import rescaled, stats_of
 from coarea.kernels.kernel import AbstractKernel
 from coarea.manifolds.rescaling import Rescaling
 from coarea.manifolds.target import AbstractReporter, AbstractTarget

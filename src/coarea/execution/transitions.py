@@ -11,6 +11,7 @@ from coarea.adaptation.plan import Plan
 from coarea.adaptation.warmup import Adaptation, AdaptedParameters
 from coarea.dynamics.integrator import PhaseState
 from coarea.execution.blocks import AbstractTransition, Block, for_each_chain
+from coarea.execution.recording import recorded
 from coarea.kernels.kernel import TransitionInfo
 from coarea.manifolds.rescaling import Rescaling
 from coarea.manifolds.target import AbstractReporter, AbstractTarget
@@ -75,12 +76,6 @@ def end(plan: Plan, chains: ChainState) -> FinalState:
         return FinalState(u, plan.adapted(chain.adaptation))
 
     return for_each_chain(one)(chains)
-
-
-def recorded(reporter: AbstractReporter, u: Float[Array, " M"], keep_inputs: bool):
-    """What is stored of a position: latents, and inputs if they are wanted."""
-    latents = {name: x for name, x in reporter.latents(u).items() if name not in reporter.fixed}
-    return latents, reporter.inputs(u) if keep_inputs else None
 
 
 def transition(

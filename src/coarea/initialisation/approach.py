@@ -9,6 +9,7 @@ Each step is the smallest change of the inputs that meets the linearised constra
 found is therefore near the prior draw that the search started from.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -18,6 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from coarea.dynamics.projection import Tolerance
 from coarea.jacobians.dense import Dense
+from coarea.jacobians.linalg.gauss_newton import gauss_newton
 from coarea.manifolds.target import (
     AbstractConstrainedTarget,
     AbstractTarget,
@@ -30,7 +32,6 @@ _MAX_LINEARISATIONS = 500
 # iterations, because there are no fewer to try.
 _MAX_ITERATIONS = 10
 _MAX_ITERATIONS_FOR_ONE = 50
-_LINE_SEARCH = 8
 
 
 class Start(NamedTuple):
@@ -66,16 +67,6 @@ def _evaluated(target: AbstractUnconstrainedTarget, u: Float[Array, "chains M"])
 
     needs_lapack = calls_lapack(lambda u: target.log_density(u), u[0])
     return (sequential_vmap_on_cpu if needs_lapack else jax.vmap)(one)(u)
-
-
-class _Attempt(NamedTuple):
-    """The state of a Gauss–Newton iteration; `error` is max|c|, `step` the last full step size."""
-
-    u: Float[Array, " M"]
-    error: Float[Array, ""]
-    step: Float[Array, ""]
-    iterations: Int[Array, ""]
-    stuck: Bool[Array, ""]
 
 
 class _Progress(NamedTuple):
@@ -117,56 +108,19 @@ _approach_optimised = jit_fast_compile(_approach, level=1)
 def _approach_at_once(target, u, tolerance) -> Start:
     """Gauss–Newton on all constraints together; each step costs one linearisation."""
 
-    def error(u):
-        c = target.residual(u)
-        return jnp.max(jnp.where(jnp.isnan(c), jnp.inf, jnp.abs(c)))
-
     def full_step(u):
         return target.linearise(u).pseudo_inverse(target.residual(u))
 
-    end = _gauss_newton(target, u, error, full_step, tolerance, _MAX_LINEARISATIONS)
-    met = tolerance.is_met(target, end.u, end.error, end.step)
+    is_met = partial(tolerance.is_met, target)
+    end = gauss_newton(u, target.residual, full_step, is_met, _MAX_LINEARISATIONS)
+    met = is_met(end.u, end.error, end.step)
     return _judged(target, end.u, end.error / target.scales.residual, met, tolerance)
-
-
-def _gauss_newton(target, u, error, full_step, tolerance, most) -> _Attempt:
-    """Subtract the best part of `full_step(u)` until `error(u)` is small, at most `most` times."""
-
-    def unfinished(at: _Attempt):
-        met = tolerance.is_met(target, at.u, at.error, at.step)
-        return ~met & (at.iterations < most) & ~at.stuck
-
-    def step(at: _Attempt):
-        return _searched_along(target, at, full_step(at.u), error, tolerance)
-
-    far = jnp.asarray(jnp.inf, u.dtype)
-    begin = _Attempt(u, error(u), far, jnp.asarray(0), jnp.asarray(False))
-    return jax.lax.while_loop(unfinished, step, begin)
 
 
 def _judged(target, u, error, met, tolerance) -> Start:
     """The result; its error is infinite if the residual is small but a constraint is not met."""
     small = (error <= tolerance.residual) & ~met
     return Start(u, jnp.where(small, jnp.inf, error), target.evaluate(u).log_density)
-
-
-def _searched_along(target, at: _Attempt, full, error, tolerance) -> _Attempt:
-    """Backtracking line search: take the best of the full step and its repeated halves."""
-    lengths = 0.5 ** jnp.arange(_LINE_SEARCH, dtype=full.dtype)
-    errors = jax.vmap(lambda length: error(at.u - length * full))(lengths)
-    best = jnp.argmin(errors)
-    # Near the manifold rounding errors decide whether the error decreases, so step in any case.
-    near = tolerance.is_met(target, at.u, at.error, jnp.zeros(()))
-    better = (errors[best] < at.error) | (near & jnp.isfinite(errors[best]))
-    step = jnp.max(jnp.abs(full))
-    moves = better & ~tolerance.is_met(target, at.u, at.error, step)
-    return _Attempt(
-        jnp.where(moves, at.u - lengths[best] * full, at.u),
-        jnp.where(moves, errors[best], at.error),
-        step,
-        at.iterations + 1,
-        ~better,
-    )
 
 
 def _approach_progressively(target, u, tolerance) -> Start:
@@ -176,16 +130,15 @@ def _approach_progressively(target, u, tolerance) -> Start:
     # Sort constraints by the number of inputs they depend on. An overflow counts as dependence.
     responses = jnp.sum(jacobian(u) != 0, axis=1)
     rank = jnp.argsort(jnp.argsort(responses))
+    is_met = partial(tolerance.is_met, target)
 
-    def error(u, wanted):
-        c = jnp.where(wanted, target.residual(u), 0.0)
-        return jnp.max(jnp.where(jnp.isnan(c), jnp.inf, jnp.abs(c)))
+    def residual(u, wanted):
+        return jnp.where(wanted, target.residual(u), 0.0)
 
     def full_step(u, wanted):
         J = jnp.where(wanted[:, None], jacobian(u), 0.0)
-        c = jnp.where(wanted, target.residual(u), 0.0)
         gram = J @ J.T + jnp.diag(jnp.where(wanted, 0.0, 1.0))
-        return J.T @ cho_solve((jnp.linalg.cholesky(gram), True), c)
+        return J.T @ cho_solve((jnp.linalg.cholesky(gram), True), residual(u, wanted))
 
     def unfinished(at: _Progress):
         return (at.met < N) & ~at.stuck & (at.linearisations < _MAX_LINEARISATIONS)
@@ -194,15 +147,14 @@ def _approach_progressively(target, u, tolerance) -> Start:
         aim = jnp.minimum(at.met + at.more, N)
         most = jnp.where(at.more == 1, _MAX_ITERATIONS_FOR_ONE, _MAX_ITERATIONS)
         wanted = rank < aim
-        tried = _gauss_newton(
-            target,
+        tried = gauss_newton(
             at.u,
-            lambda u: error(u, wanted),
+            lambda u: residual(u, wanted),
             lambda u: full_step(u, wanted),
-            tolerance,
+            is_met,
             most,
         )
-        success = tolerance.is_met(target, tried.u, tried.error, tried.step)
+        success = is_met(tried.u, tried.error, tried.step)
         return _Progress(
             jnp.where(success, tried.u, at.u),
             jnp.where(success, aim, at.met),
@@ -215,5 +167,6 @@ def _approach_progressively(target, u, tolerance) -> Start:
     end = jax.lax.while_loop(
         unfinished, extend, _Progress(u, zero, jnp.asarray(N), zero, jnp.asarray(False))
     )
-    left = error(end.u, jnp.full(N, True)) / target.scales.residual
+    left = jnp.max(jnp.abs(target.residual(end.u))) / target.scales.residual
+    left = jnp.where(jnp.isnan(left), jnp.inf, left)
     return _judged(target, end.u, left, end.met == N, tolerance)

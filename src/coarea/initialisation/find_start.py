@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from coarea.arguments import checked_count
-from coarea.dynamics import Rattle
+from coarea.dynamics.projection import Tolerance
 from coarea.initialisation.checks import check_starts, with_shared_starts
 from coarea.initialisation.search import search
 from coarea.keys import chain_keys, checked_key
@@ -32,7 +32,7 @@ def find_start(target: AbstractTarget, key: Key[Array, ""], chains: int) -> np.n
     check_target(target, "find_start")
     target = without_chart(target)
     key, chains = checked_key(key), checked_count("chains", chains)
-    tolerance = Rattle().tolerance_for(jnp.float64)
+    tolerance = Tolerance.default(jnp.float64)
     with one_blas_thread():
         found = [
             search(target, chain_keys(key, chain).start[None], tolerance) for chain in range(chains)

@@ -11,7 +11,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from coarea.arguments import checked_count, checked_number
-from coarea.dynamics import AbstractIntegrator, Rattle, integrator_for
+from coarea.dynamics import AbstractIntegrator, integrator_for
 from coarea.dynamics.integrator import PhaseState
 from coarea.dynamics.projection import Tolerance
 from coarea.errors import ModelError, SettingError, StartError
@@ -116,7 +116,7 @@ class AbstractKernel(eqx.Module):
     def tolerance_for(self, dtype) -> Tolerance:
         """The tolerance with which points count as on the manifold."""
         given = self.integrator
-        return (given if isinstance(given, Rattle) else Rattle()).tolerance_for(dtype)
+        return Tolerance.default(dtype) if given is None else given.tolerance_for(dtype)
 
     @property
     @abstractmethod

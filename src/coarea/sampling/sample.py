@@ -1,8 +1,7 @@
 """`sample`: exact posterior draws from a target, with no tuning asked of the user."""
 
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +9,12 @@ from jaxtyping import ArrayLike
 
 from coarea.adaptation.plan import DEFAULT_WARMUP
 from coarea.arguments import checked_count
-from coarea.errors import DataError, SettingError
+from coarea.errors import SettingError
 from coarea.execution.places import Devices
+from coarea.execution.recording import Keep, check_keep, recorded_shapes
 from coarea.execution.run import joined
 from coarea.execution.session import RunSettings, Session, session
-from coarea.execution.transitions import FinalState, recorded
+from coarea.execution.transitions import FinalState
 from coarea.initialisation.approach import improve
 from coarea.initialisation.checks import check_given, check_starts, with_shared_starts
 from coarea.initialisation.search import search
@@ -50,7 +50,7 @@ def sample(
     kernel: AbstractKernel | None = None,
     parametrisation: ParametrisationName = "auto",
     start: "ArrayLike | DataTree | None" = None,
-    keep: Literal["inputs"] | None = None,
+    keep: Keep = None,
     devices: Devices = None,
     precision: Precision = "float64",
     progress: bool = True,
@@ -94,12 +94,13 @@ def sample(
     with computing_in(precision):
         if precision == "float32":
             target = retraced(target)
-        recorded_shapes = _recorded_shapes(target, keep)
-        size = sum(x.size for x in jax.tree.leaves(recorded_shapes))
+        reporter = target.reporter
+        stored = recorded_shapes(reporter, target.num_inputs, keep, reporter.fixed)
+        size = sum(x.size for x in jax.tree.leaves(stored))
         width = vmap_width(target, chains)
     with session(settings, width, size) as this, ThreadPoolExecutor(1) as beside:
         # Importing takes a second, and is done beside what compiles. (Nothing is traced there.)
-        names = beside.submit(check_names, recorded_shapes)
+        names = beside.submit(check_names, stored)
         begin = _start(target, this, start, kernel)
         if is_result(start) and parametrisation == "auto":
             parametrisation = used_parametrisation(start)  # pyright: ignore[reportArgumentType]
@@ -111,7 +112,6 @@ def sample(
         with computing_in(precision):
             return method.ends(groups)
 
-    reporter = target.reporter
     facts = {**this.facts(), **method.facts()}
     if structure := getattr(target, "structure", ""):
         facts["structure"] = structure
@@ -149,17 +149,4 @@ def _check(target, warmup, kernel, start, keep) -> None:
             f"default): give more, or a kernel with its {kernel.adapts}, or start=draws of an "
             "earlier run."
         )
-    if keep not in (None, "inputs"):
-        raise SettingError(f"keep={keep!r}: choose 'inputs' or None.")
-
-
-def _recorded_shapes(target, keep) -> dict[str, Mapping[str, Any]]:
-    """The shapes of what is stored of each draw, refused if there is nothing."""
-    u = jax.ShapeDtypeStruct((target.num_inputs,), jnp.zeros(()).dtype)
-    latents, inputs = jax.eval_shape(lambda u: recorded(target.reporter, u, keep == "inputs"), u)
-    if not latents and not target.reporter.fixed and inputs is None:
-        raise DataError(
-            "every output was observed, so there is nothing left to report. Let the generator "
-            "return the quantities of interest as further outputs, or pass keep='inputs'."
-        )
-    return {"posterior": latents} | ({} if inputs is None else {"inputs": inputs})
+    check_keep(keep)
