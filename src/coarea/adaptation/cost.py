@@ -11,8 +11,8 @@ from coarea.manifolds.target import AbstractTarget
 from coarea.tracing import operations
 from coarea.xla import jit_fast_compile
 
-# What a transition costs beside its arithmetic, which shows where that takes a microsecond.
-_BOOKKEEPING = 10_000.0
+# What a draw costs beside its arithmetic: storing, copying and diagnosing it.
+_BOOKKEEPING = 30_000.0
 
 
 class TransitionCost(NamedTuple):

@@ -25,6 +25,8 @@ _CORRELATED = 0.4
 _SAFE_ACCEPTANCE = 0.65
 # As many divergences as this halve a score.
 _SAFE_DIVERGENCES = 0.02
+# Values are ranked among so many.
+_MOST_RANKS = 1000
 
 
 class Trial(NamedTuple):
@@ -128,16 +130,22 @@ def _normal_scores(trials: Sequence[np.ndarray]) -> list[np.ndarray]:
 
     moved = [np.any(x[:, 1:] != x[:, :-1], axis=2) for x in trials]
     new = [x[:, 1:][is_new] for x, is_new in zip(trials, moved, strict=True)]
-    reference = np.sort(np.concatenate([*(x[:, 0] for x in trials), *new]), axis=0)
+    reference = np.concatenate([*(x[:, 0] for x in trials), *new])
+    some = np.linspace(0, len(reference) - 1, min(len(reference), _MOST_RANKS)).astype(int)
+    reference = np.sort(reference[some].T, axis=1)
+    by_rank = ndtri((0.5 * np.arange(2 * len(some) + 1) + 0.5) / (len(some) + 1))
 
     def scores(x: np.ndarray) -> np.ndarray:
-        ranks = [
-            np.searchsorted(known, own) + np.searchsorted(known, own, "right")
-            for known, own in zip(reference.T, _rows(x).T, strict=True)
-        ]
-        return ndtri((0.5 * np.stack(ranks, axis=1) + 0.5) / (len(reference) + 1)).reshape(x.shape)
+        ranks = [_rank_sums(known, own) for known, own in zip(reference, _rows(x).T, strict=True)]
+        return by_rank[np.stack(ranks, axis=1)].reshape(x.shape)
 
     return [scores(x) for x in trials]
+
+
+def _rank_sums(known: np.ndarray, own: np.ndarray) -> np.ndarray:
+    """How many known values are less, plus how many are not greater; a tie counts once."""
+    less = np.searchsorted(known, own)
+    return 2 * less + (known[np.minimum(less, len(known) - 1)] == own)
 
 
 def _rows(x: np.ndarray) -> np.ndarray:

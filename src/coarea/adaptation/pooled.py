@@ -114,6 +114,10 @@ class PooledWarmup:
         """Whether rounds must bring positions and gradients."""
         return self._about.mass != "none"
 
+    def cost_of(self, setting: Setting) -> float:
+        """About how many operations a transition with this setting takes."""
+        return self._about.cost.least(setting.mean_steps)
+
     def first(self) -> Schedule:
         """The schedule that chains begin with."""
         return self._schedule(Setting(_FIRST_STEP, 1, 1))

@@ -51,10 +51,11 @@ def advance(
     return (_advance_fused if transition.fuse else _advance)(transition, chains, done, count)
 
 
-def compile_fused(transition: AbstractTransition, chains: Any) -> None:
-    """Compile the fused program, so that a compiler that cannot does not fail in the run."""
+def compile_advance(transition: AbstractTransition, chains: Any) -> None:
+    """Compile the program of `advance` for chains, or for their shapes."""
     zero = jnp.asarray(0)
-    _advance_fused.compile(transition, chains, zero, zero)  # pyright: ignore
+    program: Any = _advance_fused if transition.fuse else _advance
+    program.compile(transition, chains, zero, zero)
 
 
 def _vectorised(transition: AbstractTransition, chains, done, count):

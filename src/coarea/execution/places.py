@@ -12,6 +12,7 @@ from jax.sharding import SingleDeviceSharding
 
 from coarea.errors import SettingError
 from coarea.keys import ChainKeys, chain_keys, key_from_seed
+from coarea.xla import jit_fast_compile
 
 Devices: TypeAlias = str | Sequence[Any] | Any | None  # Any: a jax.Device
 T = TypeVar("T")
@@ -37,7 +38,9 @@ class Place(NamedTuple):
     def keys(self, seed: int) -> ChainKeys:
         """The random keys of its chains."""
         with self.active():
-            return _keys(key_from_seed(seed), jnp.array(self.chains))
+            keys = _keys(key_from_seed(seed), jnp.array(self.chains))
+        # On its device for good, as what is computed from them: else programs compile twice.
+        return jax.device_put(keys, self.device)
 
     @property
     def is_accelerator(self) -> bool:
@@ -62,7 +65,7 @@ class Place(NamedTuple):
         return jax.tree.map(lambda x: jax.device_put(np.asarray(x)[mine], self.device), rows)
 
 
-@jax.jit
+@jit_fast_compile
 def _keys(key, chains) -> ChainKeys:
     return jax.vmap(lambda i: chain_keys(key, i))(chains)
 

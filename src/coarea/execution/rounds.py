@@ -12,7 +12,7 @@ from coarea.adaptation.efficiency import quantities
 from coarea.adaptation.pooled import Records, Round, Tuned
 from coarea.execution.blocks import Block
 from coarea.execution.progress import BlockReport
-from coarea.execution.run import Group, compiled, num_cores
+from coarea.execution.run import Group, if_it_fuses, num_cores
 from coarea.execution.scheduled import (
     ScheduledChain,
     ScheduledTransition,
@@ -42,8 +42,7 @@ def run_rounds(
     with ThreadPoolExecutor(min(num_cores(), len(groups))) as pool:
         try:
             asked = next(rounds)
-            is_first, fused = True, compiled(transition, groups[0], precision)
-            transition = replace(transition, fuse=fused.fuse)
+            is_first, transition = True, if_it_fuses(transition, groups[0], precision)
             while True:
                 transition = _with_schedule(transition, asked, groups, precision)
                 # At first, one group compiles the program; the others then find it ready.

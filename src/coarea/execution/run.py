@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coarea.execution.blocks import AbstractTransition, Block, advance, compile_fused
+from coarea.execution.blocks import AbstractTransition, Block, advance, compile_advance
 from coarea.execution.places import Place
 from coarea.execution.progress import BlockReport
 from coarea.precision import Precision, computing_in
@@ -194,7 +194,7 @@ def _run(transition, groups, precision, report) -> BaseException | None:
     def begin() -> BlockReport:
         """The first block compiles the program; the other groups then find it ready."""
         nonlocal transition
-        transition = compiled(transition, groups[0], precision)
+        transition = if_it_fuses(transition, groups[0], precision)
         return work(groups[0])
 
     pending: dict[Future, Group] = {}
@@ -216,23 +216,33 @@ def _run(transition, groups, precision, report) -> BaseException | None:
     return None
 
 
-def compiled(
-    transition: AbstractTransition, group: Group, precision: Precision
-) -> AbstractTransition:
-    """The transition; as ordinary kernels if the compiler refuses to fuse them.
+A = TypeVar("A", bound=AbstractTransition)
 
-    Fusion relies on an undocumented feature of XLA. What fails while running is not caught.
+
+def compiled_for(transition: A, chains: Any) -> A:
+    """The transition, compiled; as ordinary kernels if the compiler refuses to fuse them.
+
+    `chains` may be shapes. Fusion relies on an undocumented feature of XLA. What fails while
+    running is not caught.
     """
     if not transition.fuse:
+        compile_advance(transition, chains)
         return transition
     try:
-        with computing_in(precision), group.place.active():
-            compile_fused(transition, group.begin())
+        compile_advance(transition, chains)
     except jax.errors.JaxRuntimeError as error:
         logging.getLogger("coarea").warning(
             "XLA could not compile the transitions as one kernel (%s): they run as many, which is "
             "slower for small models.",
             str(error).split("\n")[0],
         )
-        return replace(transition, fuse=False)
+        return compiled_for(replace(transition, fuse=False), chains)
     return transition
+
+
+def if_it_fuses(transition: A, group: Group, precision: Precision) -> A:
+    """The transition, not fused if the compiler refuses that."""
+    if not transition.fuse:
+        return transition
+    with computing_in(precision), group.place.active():
+        return compiled_for(transition, group.begin())

@@ -12,8 +12,10 @@ from coarea.manifolds.target import AbstractConstrainedTarget, AbstractTarget
 from coarea.xla import jit_fast_compile
 
 # Number of prior draws for each chain in a round, and number of rounds.
-CANDIDATES = 8
-ROUNDS = 4
+CANDIDATES = 2
+ROUNDS = 16
+# Rounds after which a start on the manifold is good enough, plausible or not.
+_ROUNDS_FOR_PLAUSIBLE = 4
 
 
 def search(target: AbstractTarget, keys: Key[Array, " chains"], tolerance: Tolerance) -> Start:
@@ -32,7 +34,7 @@ def search(target: AbstractTarget, keys: Key[Array, " chains"], tolerance: Toler
     def another_round(carry):
         tries, _, best = carry
         found = improve(target, _guesses(target, keys, tries), tolerance)
-        return tries + 1, *_better(target, best, found, tolerance)
+        return tries + 1, *_better(target, best, found, tries + 1, tolerance)
 
     def unfinished(carry):
         tries, is_over, _ = carry
@@ -67,7 +69,7 @@ def _search_unlifted(
         guesses = _guesses(unlifted, keys, np.array(tries))
         near = improve(unlifted, guesses, tolerance)
         found = improve(target, _lifted(target, near.u), tolerance)
-        best = _better(target, best, found, tolerance)[1]
+        best = _better(target, best, found, np.array(tries + 1), tolerance)[1]
     return best
 
 
@@ -85,9 +87,9 @@ def _guesses(target, keys, tries) -> Float[Array, "candidates M"]:
 
 @jit_fast_compile
 def _better(
-    target, best: Start, found: Start, tolerance: Tolerance
+    target, best: Start, found: Start, tries, tolerance: Tolerance
 ) -> tuple[Bool[Array, ""], Start]:
-    """Update the best start of each chain; also return whether all chains have a usable start.
+    """Update the best start of each chain; also return whether no more rounds are needed.
 
     The choice is the first plausible candidate, else the most probable one on the manifold, else
     the one nearest to the manifold.
@@ -107,7 +109,8 @@ def _better(
 
     by_chain = jax.tree.map(lambda x: x.reshape(-1, CANDIDATES, *x.shape[1:]), found)
     best = jax.vmap(one)(best, by_chain)
-    return jnp.all(is_usable(best, tolerance)), best
+    are_usable = jnp.all(is_usable(best, tolerance)) & (tries >= _ROUNDS_FOR_PLAUSIBLE)
+    return jnp.all(_are_plausible(target, best, tolerance)) | are_usable, best
 
 
 def _are_plausible(target, start: Start, tolerance: Tolerance) -> Bool[Array, "..."]:

@@ -1,5 +1,8 @@
 """Choose the parametrisation in which chains move, and warm them up."""
 
+import functools
+from collections.abc import Callable
+
 from coarea.adaptation.cost import TransitionCost
 from coarea.adaptation.efficiency import scores
 from coarea.adaptation.pooled import Tuned
@@ -20,6 +23,9 @@ from coarea.sampling.methods import AbstractMethod, SeparateWarmup, SharedWarmup
 # Chains move on the chart, and the manifold is not tried, if the chart reaches this fraction of the
 # efficiency that the manifold would have if every single step were a whole draw.
 _GOOD_ENOUGH = 0.4
+# So many operations take as long as to compile and warm up another parametrisation. If the manifold
+# could save no more of them it is not tried.
+_WORTH_TRYING = 1e10
 
 
 def warmed_up(
@@ -29,7 +35,7 @@ def warmed_up(
     warmup: int | None,
     keep_inputs: bool,
     wanted: ParametrisationName,
-    start: FinalState,
+    find_start: Callable[[], FinalState],
 ) -> AbstractMethod:
     """Chains that are ready to draw, in the wanted parametrisation or in the better one.
 
@@ -38,9 +44,13 @@ def warmed_up(
     measure its efficiency, or that is given an integrator, moves on the manifold.
     """
 
+    find_start = functools.cache(find_start)
+
     def prepared(parametrisation: AbstractParametrisation) -> AbstractMethod:
         shares = SharedWarmup if kernel.seeks_efficiency else SeparateWarmup
         method = shares(session, parametrisation, kernel, warmup, keep_inputs)
+        with method.compiling():
+            start = find_start()
         method.warm_up(start)
         return method
 
@@ -55,9 +65,12 @@ def warmed_up(
         return prepared(ambient)
     chart = prepared(other)
     assert isinstance(chart, SharedWarmup)
-    bound = 1 / TransitionCost.of(ambient.target, kernel).least(1)
+    least = TransitionCost.of(ambient.target, kernel).least(1)
     # A chart whose efficiency could not be measured in time says nothing.
-    if (chart.tuned.efficiency or 0.0) >= _GOOD_ENOUGH * bound:
+    efficiency = chart.tuned.efficiency or 0.0
+    cost = chart.cost_of_draws
+    savings = cost - cost * efficiency * least
+    if efficiency and (efficiency * least >= _GOOD_ENOUGH or savings < _WORTH_TRYING):
         return chart
     manifold = prepared(ambient)
     assert isinstance(manifold, SharedWarmup)

@@ -2,8 +2,10 @@
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +16,9 @@ from coarea.adaptation.plan import plan_for, pooled_warmup_for
 from coarea.adaptation.pooled import Tuned
 from coarea.adaptation.schedule import Setting, spread_about
 from coarea.adaptation.warmup import AdaptedParameters
+from coarea.execution.blocks import AbstractTransition
 from coarea.execution.places import Place
-from coarea.execution.run import Group, RunResult, joined
+from coarea.execution.run import Group, RunResult, compiled_for, joined
 from coarea.execution.scheduled import ScheduledTransition, begin_scheduled, positions_of
 from coarea.execution.session import Session
 from coarea.execution.transitions import ExactTransition, FinalState, begin, end
@@ -27,17 +30,22 @@ from coarea.manifolds.target import (
     AbstractTarget,
     AbstractUnconstrainedTarget,
 )
+from coarea.precision import computing_in
 from coarea.xla import calls_lapack, hints_enabled, jit_fast_compile
 
 # With more inputs arithmetic takes longer than launching kernels.
 _MOST_INPUTS = 2048
 
+T = TypeVar("T", bound=AbstractTransition)
 
-class AbstractMethod(ABC):
+
+class AbstractMethod(ABC, Generic[T]):
     """The chains of one call of `sample`, in one parametrisation.
 
     Starts and ends are points of the posterior, an array (chain, input).
     """
+
+    _transition: T
 
     def __init__(
         self,
@@ -51,15 +59,38 @@ class AbstractMethod(ABC):
         self.parametrisation, self._target, self._kernel = parametrisation, target, kernel
         self._session = session.with_width(vmap_width(target, session.settings.chains))
         self._keep_inputs, self._length = keep_inputs, warmup
+        self._groups: list[Group] = []
         self._fuse = hints_enabled() and session.on_cpu and _is_small(target)
+
+    @contextmanager
+    def compiling(self) -> Iterator[None]:
+        """A context beside which the transitions are compiled, on a CPU."""
+        with ThreadPoolExecutor(1) as beside:
+            compiling = beside.submit(self._compile) if self._session.on_cpu else None
+            try:
+                yield
+            except BaseException:
+                beside.shutdown(wait=False)
+                raise
+            if compiling is not None:
+                compiling.result()
+
+    def _compile(self) -> None:
+        place, precision = self._session.places[0], self._session.settings.precision
+        with computing_in(precision), place.active():
+            size = self._target.num_inputs
+            u = jax.ShapeDtypeStruct((len(place.chains), size), jnp.zeros(()).dtype)
+            begin: Any = self._begin(place.keys(self._session.settings.seed).run, u, None)
+            chains = begin.func.compile(*begin.args)
+            self._transition = compiled_for(self._transition, chains)
 
     @abstractmethod
     def warm_up(self, start: FinalState) -> None:
         """Prepare for the draws, from start points and what an earlier run has adapted."""
 
-    @abstractmethod
     def draw(self) -> tuple[RunResult, list[Group]]:
         """All draws, and the groups of chains that made them."""
+        return self._session.draw(self._transition, self._groups)
 
     @abstractmethod
     def ends(self, groups: Sequence[Group]) -> FinalState:
@@ -70,10 +101,21 @@ class AbstractMethod(ABC):
         kernel = type(self._kernel).__name__
         return {"parametrisation": self.parametrisation.words, "kernel": kernel}
 
-    def _positions(self, start: FinalState) -> Mapping[Place, FinalState]:
-        """The start of each place's chains, as positions."""
+    @abstractmethod
+    def _begin(self, keys: Any, u: Any, adapted: Any) -> functools.partial:
+        """The call that makes chains at positions, with what an earlier run has adapted."""
+
+    def _groups_at(self, start: FinalState, warmup: int) -> list[Group]:
+        """The groups of chains at start points; `warmup` counts in transitions."""
         u = _from_whole(self.parametrisation, jnp.asarray(start.position))
-        return {place: place.put(start._replace(position=u)) for place in self._session.places}
+        starts = start._replace(position=u)
+
+        def begin_at(place: Place) -> functools.partial:
+            mine = place.put(starts)
+            keys = place.keys(self._session.settings.seed).run
+            return self._begin(keys, mine.position, mine.adapted)
+
+        return self._session.groups(begin_at, warmup)
 
     def _whole(self, positions: Any) -> np.ndarray:
         u = joined(positions, self._session.settings.chains)
@@ -90,30 +132,14 @@ def _to_whole(parametrisation: AbstractParametrisation, u):
     return jax.vmap(parametrisation.to_whole)(u)
 
 
-class SeparateWarmup(AbstractMethod):
+class SeparateWarmup(AbstractMethod[ExactTransition]):
     """Each chain adapts to the acceptance rate that the kernel aims at."""
 
     def __init__(self, *args: Any):
         super().__init__(*args)
         settings = self._session.settings
         self._plan = plan_for(self._target, self._kernel, settings.warmup, settings.seed)
-        self._groups: list[Group] = []
-
-    @override
-    def warm_up(self, start):
-        """Chains warm up in their first transitions."""
-        starts, seed = self._positions(start), self._session.settings.seed
-
-        def begin_at(place: Place):
-            u, adapted = starts[place]
-            keys = place.keys(seed).run
-            return functools.partial(begin, self._plan, self._target, keys, u, adapted)
-
-        self._groups = self._session.groups(begin_at, self._session.settings.warmup)
-
-    @override
-    def draw(self):
-        transition = ExactTransition(
+        self._transition = ExactTransition(
             plan=self._plan,
             target=self._target,
             reporter=self.parametrisation.reporter,
@@ -121,7 +147,15 @@ class SeparateWarmup(AbstractMethod):
             longest_block=self._session.longest_block,
             fuse=self._fuse,
         )
-        return self._session.draw(transition, self._groups)
+
+    @override
+    def _begin(self, keys, u, adapted):
+        return functools.partial(begin, self._plan, self._target, keys, u, adapted)
+
+    @override
+    def warm_up(self, start):
+        """Chains warm up in their first transitions."""
+        self._groups = self._groups_at(start, self._session.settings.warmup)
 
     @override
     def ends(self, groups):
@@ -131,7 +165,7 @@ class SeparateWarmup(AbstractMethod):
         return FinalState(jnp.asarray(u), joined(adapted, self._session.settings.chains))
 
 
-class SharedWarmup(AbstractMethod):
+class SharedWarmup(AbstractMethod[ScheduledTransition]):
     """All chains learn together which setting explores best."""
 
     def __init__(self, *args: Any):
@@ -150,7 +184,6 @@ class SharedWarmup(AbstractMethod):
             longest_block=self._session.longest_block,
             fuse=self._fuse,
         )
-        self._groups: list[Group] = []
         self._found: Tuned | None = None
 
     @property
@@ -159,24 +192,23 @@ class SharedWarmup(AbstractMethod):
         assert self._found is not None
         return self._found
 
+    @property
+    def cost_of_draws(self) -> float:
+        """About how many operations the draws will take."""
+        settings = self._session.settings
+        return settings.chains * settings.draws * self._warmup.cost_of(self.tuned.setting)
+
+    @override
+    def _begin(self, keys, u, adapted):
+        kernel, rescaling = self._transition.kernel, self._transition.schedule.rescaling
+        return functools.partial(begin_scheduled, kernel, self._target, keys, u, rescaling)
+
     @override
     def warm_up(self, start):
-        starts, seed = self._positions(start), self._session.settings.seed
-        transition, rescaling = self._transition, self._transition.schedule.rescaling
-
-        def begin_at(place: Place):
-            keys, u = place.keys(seed).run, starts[place].position
-            return functools.partial(
-                begin_scheduled, transition.kernel, self._target, keys, u, rescaling
-            )
-
-        self._groups = self._session.groups(begin_at, 0)
-        rounds = self._warmup.rounds(_known(start.adapted, rescaling))
+        transition = self._transition
+        self._groups = self._groups_at(start, 0)
+        rounds = self._warmup.rounds(_known(start.adapted, transition.schedule.rescaling))
         self._transition, self._found = self._session.warm_up(transition, self._groups, rounds)
-
-    @override
-    def draw(self):
-        return self._session.draw(self._transition, self._groups)
 
     @override
     def ends(self, groups):
@@ -226,15 +258,17 @@ def _like(like: Rescaling, scale: Any) -> Rescaling:
 def vmap_width(target: AbstractTarget, chains: int) -> int:
     """How many chains are vectorised on a CPU: one where a model calls LAPACK."""
     width = min(target.hints.vmap_width, -(-chains // 2))
+    return 1 if width > 1 and _needs_lapack(target) else width
+
+
+# Known once it is traced: once for all targets with the same equations.
+@jit_fast_compile
+def _needs_lapack(target: AbstractTarget) -> bool:
     u = jax.ShapeDtypeStruct((target.num_inputs,), jnp.zeros(()).dtype)
-    return 1 if width > 1 and calls_lapack(lambda u: _density(target, u), u) else width
-
-
-def _density(target: AbstractTarget, u):
     if isinstance(target, AbstractUnconstrainedTarget):
-        return target.log_density(u)
+        return calls_lapack(lambda u: target.log_density(u), u)
     assert isinstance(target, AbstractConstrainedTarget)
-    return target.evaluate(u).log_density
+    return calls_lapack(lambda u: target.evaluate(u).log_density, u)
 
 
 def _is_small(target: AbstractTarget) -> bool:

@@ -99,13 +99,19 @@ def sample(
         size = sum(x.size for x in jax.tree.leaves(stored))
         width = vmap_width(target, chains)
     with session(settings, width, size) as this, ThreadPoolExecutor(1) as beside:
-        # Importing takes a second, and is done beside what compiles. (Nothing is traced there.)
+        # Importing takes a second, and is done beside what compiles.
         names = beside.submit(check_names, stored)
-        begin = _start(target, this, start, kernel)
+
+        def find_start() -> FinalState:
+            found = _start(target, this, start, kernel)
+            names.result()
+            return found
+
         if is_result(start) and parametrisation == "auto":
             parametrisation = used_parametrisation(start)  # pyright: ignore[reportArgumentType]
-        names.result()
-        method = warmed_up(this, target, kernel, warmup, keep == "inputs", parametrisation, begin)
+        method = warmed_up(
+            this, target, kernel, warmup, keep == "inputs", parametrisation, find_start
+        )
         result, groups = method.draw()
 
     def ends() -> FinalState:

@@ -31,6 +31,7 @@ def jit_fast_compile(function: Callable[P, T], level: int = 0) -> Callable[P, T]
         is_traced = any(isinstance(x, Tracer) for x in jax.tree.leaves((args, kwargs)))
         return (function if is_traced else compiled)(*args, **kwargs)
 
+    call.compile = compiled.compile  # pyright: ignore
     return call
 
 
@@ -44,15 +45,14 @@ def jit_bounded(
     """
 
     def found(args, kwargs) -> tuple["_Compiled", list[Any]]:
-        arrays, rest = eqx.partition((args, kwargs), eqx.is_array)
-        leaves, tree = jax.tree.flatten(arrays)
-        others, other_tree = jax.tree.flatten(rest)
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        arrays = [x for x in leaves if _is_array_or_shape(x)]
+        others = [_ARRAY if _is_array_or_shape(x) else x for x in leaves]
         key = (
             function,
             tree,
-            other_tree,
             tuple((type(x), x) for x in others),
-            tuple(map(_signature, leaves)),
+            tuple(map(_signature, arrays)),
             jax.dtypes.canonicalize_dtype(float),
             hints_enabled(),
         )
@@ -60,9 +60,9 @@ def jit_bounded(
             compiled = _programs.pop(key, None)
             if compiled is None:
                 _make_room()
-                compiled = _Compiled(function, tree, rest, options() if options else {})
+                compiled = _Compiled(function, tree, others, options() if options else {})
             _programs[key] = compiled
-        return compiled, leaves
+        return compiled, arrays
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -74,10 +74,13 @@ def jit_bounded(
         compiled, leaves = found(args, kwargs)
         return compiled.run.lower(leaves)
 
-    def compile(*args: P.args, **kwargs: P.kwargs) -> None:
-        """Compile without running, for the devices that the arguments are on."""
+    def compile(*args: P.args, **kwargs: P.kwargs) -> T:
+        """Compile without running, for the devices that the arguments are on.
+
+        Arguments may be shapes in place of arrays. The result has shapes for arrays.
+        """
         compiled, leaves = found(args, kwargs)
-        compiled.compile(leaves)
+        return compiled.compile(leaves)
 
     call.lower = lower  # pyright: ignore[reportAttributeAccessIssue]
     call.compile = compile  # pyright: ignore[reportAttributeAccessIssue]
@@ -89,14 +92,17 @@ _programs: OrderedDict[Any, "_Compiled"] = OrderedDict()
 _LOCK = threading.Lock()
 _MOST_PROGRAMS = 400
 _MOST_MAPS = 30_000
+# Stands for an array among arguments that are no arrays.
+_ARRAY = object()
 
 
 class _Compiled:
     """A function compiled for one choice of what is not an array in its arguments."""
 
-    def __init__(self, function: Callable, tree, rest, options: Mapping[str, Any]):
+    def __init__(self, function: Callable, tree, others: list[Any], options: Mapping[str, Any]):
         def run(leaves):
-            args, kwargs = eqx.combine(jax.tree.unflatten(tree, leaves), rest)
+            left = iter(leaves)
+            args, kwargs = tree.unflatten([next(left) if x is _ARRAY else x for x in others])
             arrays, self._rest = eqx.partition(function(*args, **kwargs), eqx.is_array)
             return arrays
 
@@ -109,9 +115,10 @@ class _Compiled:
         arrays = (self._executable or self.run)(leaves)
         return eqx.combine(arrays, self._rest)
 
-    def compile(self, leaves: list[Any]) -> None:
+    def compile(self, leaves: list[Any]) -> Any:
         if self._executable is None:
             self._executable = self.run.lower(leaves).compile()
+        return eqx.combine(jax.eval_shape(self.run, leaves), self._rest)
 
 
 def _make_room() -> None:
@@ -130,6 +137,10 @@ def _num_maps() -> int:
             return sum(1 for _ in maps)
     except OSError:
         return 0
+
+
+def _is_array_or_shape(x: Any) -> bool:
+    return eqx.is_array(x) or isinstance(x, jax.ShapeDtypeStruct)
 
 
 def _signature(x: Any) -> tuple:
