@@ -273,8 +273,8 @@ class PooledWarmup:
         return Tuned(self._schedule(setting), setting, self._used, trials, efficiency)
 
     def _schedule(self, setting: Setting) -> Schedule:
-        has_short_steps = not self._about.on_manifold
-        return Schedule.of(setting, self._offset, self._rescaling, has_short_steps)
+        retries = not self._about.on_manifold
+        return Schedule.of(setting, self._offset, self._rescaling, retries)
 
     def _allowed(self, step_size: float, num_steps: float) -> Setting:
         """The setting with what the user gave, and no longer step than makes sense."""

@@ -10,9 +10,10 @@ from jaxtyping import Array, Float, Int, UInt32
 from coarea.kernels.kernel import Tuning
 from coarea.manifolds.rescaling import Rescaling
 
-# A density may be much narrower in its tails than where a step size was found. Leapfrog steps of
-# that size then never lead out of them. One transition of so many has steps shorter by this factor.
-_SHORT_EVERY = 4
+# If one transition of so many is rejected, a second trajectory is tried whose steps are shorter by
+# this factor; in one of so many such transitions they are shorter by its square. They lead out of
+# places that are narrower than where the step size was found.
+_RETRY_EVERY = 4
 _SHORTER = 5.0
 
 
@@ -57,12 +58,10 @@ class Schedule(eqx.Module):
     most: Int[Array, ""]
     offset: UInt32[Array, ""]  # where the quasi-random sequence begins
     rescaling: Rescaling
-    has_short_steps: bool = eqx.field(static=True, default=False)
+    retries: bool = eqx.field(static=True, default=False)
 
     @classmethod
-    def of(
-        cls, setting: Setting, offset: int, rescaling: Rescaling, has_short_steps: bool
-    ) -> "Schedule":
+    def of(cls, setting: Setting, offset: int, rescaling: Rescaling, retries: bool) -> "Schedule":
         """The schedule that uses one setting."""
         return cls(
             jnp.asarray(setting.step_size, float),
@@ -70,18 +69,27 @@ class Schedule(eqx.Module):
             jnp.asarray(setting.most, int),
             jnp.asarray(offset % 2**32, jnp.uint32),
             rescaling,
-            has_short_steps,
+            retries,
         )
 
     def tuning(self, transition: Int[Array, ""]) -> Tuning:
         """The parameters of a transition."""
         quantile = evenly_spread(transition, self.offset)
         num_steps = self.fewest + (quantile * (self.most + 1 - self.fewest)).astype(int)
-        never, step_size = jnp.asarray(jnp.inf), self.step_size
-        if self.has_short_steps:
-            is_short = transition % _SHORT_EVERY == _SHORT_EVERY - 1
-            step_size = jnp.where(is_short, step_size / _SHORTER, step_size)
-        return Tuning(step_size, never, jnp.asarray(False), None, jnp.minimum(num_steps, self.most))
+        retry = None
+        if self.retries:
+            often, rarely = (
+                (transition + 1) % every == 0 for every in (_RETRY_EVERY, _RETRY_EVERY**2)
+            )
+            shorter = jnp.where(rarely, _SHORTER**-2, 1 / _SHORTER)
+            retry = jnp.where(often, self.step_size * shorter, 0.0)
+        return Tuning(
+            self.step_size,
+            jnp.asarray(jnp.inf),
+            jnp.asarray(False),
+            num_steps=jnp.minimum(num_steps, self.most),
+            retry_step_size=retry,
+        )
 
 
 def evenly_spread(transition: Int[Array, ""], offset: UInt32[Array, ""]) -> Float[Array, ""]:

@@ -9,6 +9,7 @@ from blackjax.base import SamplingAlgorithm
 from typing_extensions import override
 
 from coarea.dynamics import AbstractIntegrator
+from coarea.kernels.delayed_rejection import accept_or_retry, acceptance, energy_error
 from coarea.kernels.kernel import (
     DIVERGENCE,
     AbstractKernel,
@@ -88,24 +89,50 @@ class CHMC(AbstractKernel):
         num_steps = tuning.num_steps
         if num_steps is None:
             num_steps = self._chosen_length(tuning, length)
+        if tuning.retry_step_size is not None:
+            return self._step_with_retry(target, key, start, num_steps, tuning, level)
         end, count, u_turn_time = self._trajectory(target, start, num_steps, tuning)
-        error = end.energy - start.energy
-        error = jnp.where(end.failed | jnp.isnan(error), jnp.inf, error)
-        probability = jnp.exp(jnp.minimum(0.0, -error))
+        error, probability = energy_error(start, end), acceptance(start, end)
         accepted = level < probability
         chosen = jax.tree.map(lambda a, b: jnp.where(accepted, a, b), end, start)
-        return chosen, TransitionInfo(
-            acceptance_rate=probability,
-            is_accepted=accepted,
-            is_divergent=end.failed | (error > DIVERGENCE),
-            convergence_error=end.convergence_error,
-            non_reversible_step=end.non_reversible_step,
-            energy=chosen.energy,
-            num_integration_steps=count,
-            tree_depth=jnp.asarray(0),
-            u_turn_time=u_turn_time,
-            work=end.work,
+        info = _info(probability, accepted, error, end, chosen, count, u_turn_time, end.work)
+        return chosen, info
+
+    def _step_with_retry(self, target, key, start, num_steps, tuning, level):
+        """The same, with a second try if the first is rejected."""
+
+        def follow(state, step_size):
+            count, end = self._steps(target, state, num_steps, step_size)
+            return end, count
+
+        other = jax.random.uniform(jax.random.fold_in(key, 1), (), level.dtype)
+        found = accept_or_retry(
+            follow, start, tuning.step_size, tuning.retry_step_size, jnp.stack([level, other])
         )
+        return found.chosen, _info(
+            acceptance(start, found.first),
+            found.is_accepted,
+            found.error,
+            found.first,
+            found.chosen,
+            found.num_steps,
+            tuning.u_turn_time,
+            found.work,
+        )
+
+    def _steps(self, target, start, num_steps, step_size):
+        """So many steps, or fewer if one fails: their number, and the state after them."""
+        integrator, geodesic_steps = self.integrator_for(target), self.geodesic_steps_for(target)
+
+        def unfinished(carry):
+            count, state = carry
+            return (count < num_steps) & ~state.failed
+
+        def advance(carry):
+            count, state = carry
+            return count + 1, integrator.step(target, state, step_size, geodesic_steps)
+
+        return jax.lax.while_loop(unfinished, advance, (jnp.asarray(0), start))
 
     def _chosen_length(self, tuning, length):
         """The number of steps that the settings or the time until a turn allow, by a quantile."""
@@ -128,14 +155,7 @@ class CHMC(AbstractKernel):
         if tuning.num_steps is None and self.num_steps is not None and self._range == (1, 1):
             return advance(start), jnp.ones((), int), tuning.u_turn_time
         if tuning.num_steps is not None or self.num_steps is not None:
-
-            def unfinished(carry):
-                count, state = carry
-                return (count < num_steps) & ~state.failed
-
-            count, end = jax.lax.while_loop(
-                unfinished, lambda carry: (carry[0] + 1, advance(carry[1])), (jnp.asarray(0), start)
-            )
+            count, end = self._steps(target, start, num_steps, tuning.step_size)
             return end, count, tuning.u_turn_time
 
         def is_lost(state):
@@ -163,6 +183,22 @@ class CHMC(AbstractKernel):
         # It turned during the last step.
         seen = (count - 0.5) * tuning.step_size
         return end, count, jnp.where(learns, seen, tuning.u_turn_time)
+
+
+def _info(probability, accepted, error, end, chosen, count, u_turn_time, work) -> TransitionInfo:
+    """What happened, given the end of the first trajectory and the state that was chosen."""
+    return TransitionInfo(
+        acceptance_rate=probability,
+        is_accepted=accepted,
+        is_divergent=end.failed | (error > DIVERGENCE),
+        convergence_error=end.convergence_error,
+        non_reversible_step=end.non_reversible_step,
+        energy=chosen.energy,
+        num_integration_steps=count,
+        tree_depth=jnp.asarray(0),
+        u_turn_time=u_turn_time,
+        work=work,
+    )
 
 
 def chmc(

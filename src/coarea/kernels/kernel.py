@@ -46,7 +46,8 @@ class Tuning(NamedTuple):
     `u_turn_time` is how long trajectories take to turn back, for a kernel whose trajectory length
     was not given. While it `is_adapting`, each trajectory is followed until it turns.
     `length_quantile`, from 0 to 1, chooses this trajectory's length from those it may have; without
-    it a kernel draws one. `num_steps`, if there is one, is its length.
+    it a kernel draws one. `num_steps`, if there is one, is its length. If a trajectory is rejected
+    and there is a `retry_step_size` above zero, a second one with steps of that size is tried.
     """
 
     step_size: Float[Array, ""]
@@ -54,6 +55,7 @@ class Tuning(NamedTuple):
     is_adapting: Bool[Array, ""]
     length_quantile: Float[Array, ""] | None = None
     num_steps: Int[Array, ""] | None = None
+    retry_step_size: Float[Array, ""] | None = None
 
 
 class AbstractKernel(eqx.Module):
