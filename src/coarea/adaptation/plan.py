@@ -29,7 +29,7 @@ _TYPICAL_STEPS = 4
 _TRANSITIONS_FOR_MASS = 40
 # What a kernel aims at that does not say.
 _ACCEPTANCE = 0.8
-# The most inputs of a density without constraints whose correlations are estimated.
+# The most inputs of a density whose correlations are estimated.
 _MOST_DENSE = 64
 # The time in which a trajectory crosses a normal density of variance one.
 _CROSSING_TIME = 0.5 * math.pi
@@ -119,7 +119,8 @@ def _scaling(target: AbstractTarget, kernel: AbstractKernel) -> tuple[MassKind, 
     if kernel.mass == "diagonal":
         return "diagonal", np.ones(target.num_inputs, bool)
     if target.has_factors and kernel.mass == "auto":
-        return "diagonal", np.ones(target.num_inputs, bool)
+        is_small = target.allows_full_mass and target.num_inputs <= _MOST_DENSE
+        return ("dense" if is_small else "diagonal"), np.ones(target.num_inputs, bool)
     # Normal inputs rotate in their own scale, and closed geodesics are those of the given scale.
     others = ~np.asarray(target.gaussian)
     if kernel.mass == "identity" or target.geodesic is not None or not np.any(others):

@@ -205,16 +205,16 @@ class PooledWarmup:
         """Scales from a window's draws; None if they say nothing new."""
         x = np.concatenate([_rows(r.positions) for r in records])
         about = self._about
-        if about.on_manifold:
+        if about.on_manifold and about.mass == "diagonal":
             return self._on_manifold(x)
-        g = self._in_model_space(np.concatenate([_rows(r.gradients) for r in records]))
-        matrix = (matrix_from if about.mass == "dense" else scales_from)(x, g)
-        return None if matrix is None else Rescaling(jnp.asarray(matrix))
-
-    def _in_model_space(self, gradients: np.ndarray) -> np.ndarray:
-        """Gradients with respect to positions in model space."""
+        # In sampler space gradients on a manifold are tangent to it, as differences of draws are.
+        g = np.concatenate([_rows(r.gradients) for r in records])
         R = np.asarray(self._rescaling.matrix)
-        return gradients / R if R.ndim == 1 else np.linalg.solve(R.T, gradients.T).T
+        if about.mass == "diagonal":
+            scales = scales_from(x / R, g)
+            return None if scales is None else Rescaling(jnp.asarray(R * scales))
+        matrix = matrix_from(np.linalg.solve(R, x.T).T, g)
+        return None if matrix is None else Rescaling(jnp.asarray(R @ matrix))
 
     def _on_manifold(self, x: np.ndarray) -> Rescaling | None:
         """Standard deviations, if they differ much. Normal inputs keep their scale, one."""

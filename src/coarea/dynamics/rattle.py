@@ -29,10 +29,15 @@ from coarea.dynamics.projection import (
     position_size,
     project_onto,
 )
-from coarea.dynamics.projection.solver import linearise
 from coarea.errors import SettingError
 from coarea.jacobians.structure import AbstractLinearisation
-from coarea.manifolds.target import AbstractConstrainedTarget, AbstractTarget
+from coarea.manifolds.target import (
+    AbstractConstrainedTarget,
+    AbstractTarget,
+    evaluate,
+    linearise,
+    residual,
+)
 from coarea.tracing import operations
 from coarea.xla import jit_bounded
 
@@ -128,16 +133,16 @@ class Rattle(AbstractIntegrator):
     def operations(self, target, geodesic_steps=1):
         assert isinstance(target, AbstractConstrainedTarget)
         u = flat(target.num_inputs)
-        step = operations(lambda u: target.evaluate(u), u)
+        step = operations(lambda u: evaluate(target, u), u)
         if geodesic_steps > 1:
-            step += (geodesic_steps - 1) * operations(lambda u: target.linearise(u), u)
-        return StepOperations(step, operations(lambda u: target.residual(u), u))
+            step += (geodesic_steps - 1) * operations(lambda u: linearise(target, u), u)
+        return StepOperations(step, operations(lambda u: residual(target, u), u))
 
     @override
     def init(self, target, u):
         assert isinstance(target, AbstractConstrainedTarget)
         flow = self.flow_for(target)
-        linearisation, log_density, gradient = target.evaluate(u)
+        linearisation, log_density, gradient = evaluate(target, u)
         force, bend = _tangential(linearisation, flow.force(u, gradient), flow.bends(u))
         return at_rest(u, log_density, force, Cache(linearisation, bend))
 
@@ -170,7 +175,7 @@ class Rattle(AbstractIntegrator):
         if geodesic_steps > 1:
             _, at = jax.lax.while_loop(unfinished, sub_step, (0, at))
         moved = self._move(target, flow, at, tau)
-        linearisation, log_density, gradient = target.evaluate(moved.position)
+        linearisation, log_density, gradient = evaluate(target, moved.position)
         moved = moved._replace(logdensity=log_density)
         end = self._arrive(target, flow, at, moved, linearisation, gradient, tau)
         return half_kick(end, h)

@@ -24,6 +24,9 @@ from coarea.manifolds.target import (
     AbstractConstrainedTarget,
     AbstractTarget,
     AbstractUnconstrainedTarget,
+    evaluate,
+    linearise,
+    residual,
 )
 from coarea.xla import calls_lapack, jit_fast_compile, sequential_vmap_on_cpu
 
@@ -96,7 +99,7 @@ def _approach(
     def one(u):
         return approach(target, u, tolerance)
 
-    needs_lapack = not target.hints.can_repeat or calls_lapack(lambda u: target.evaluate(u), u[0])
+    needs_lapack = not target.hints.can_repeat or calls_lapack(lambda u: evaluate(target, u), u[0])
     return (sequential_vmap_on_cpu if needs_lapack else jax.vmap)(one)(u)
 
 
@@ -109,10 +112,10 @@ def _approach_at_once(target, u, tolerance) -> Start:
     """Gauss–Newton on all constraints together; each step costs one linearisation."""
 
     def full_step(u):
-        return target.linearise(u).pseudo_inverse(target.residual(u))
+        return linearise(target, u).pseudo_inverse(residual(target, u))
 
     is_met = partial(tolerance.is_met, target)
-    end = gauss_newton(u, target.residual, full_step, is_met, _MAX_LINEARISATIONS)
+    end = gauss_newton(u, partial(residual, target), full_step, is_met, _MAX_LINEARISATIONS)
     met = is_met(end.u, end.error, end.step)
     return _judged(target, end.u, end.error / target.scales.residual, met, tolerance)
 
@@ -120,7 +123,7 @@ def _approach_at_once(target, u, tolerance) -> Start:
 def _judged(target, u, error, met, tolerance) -> Start:
     """The result; its error is infinite if the residual is small but a constraint is not met."""
     small = (error <= tolerance.residual) & ~met
-    return Start(u, jnp.where(small, jnp.inf, error), target.evaluate(u).log_density)
+    return Start(u, jnp.where(small, jnp.inf, error), evaluate(target, u).log_density)
 
 
 def _approach_progressively(target, u, tolerance) -> Start:
@@ -132,13 +135,13 @@ def _approach_progressively(target, u, tolerance) -> Start:
     rank = jnp.argsort(jnp.argsort(responses))
     is_met = partial(tolerance.is_met, target)
 
-    def residual(u, wanted):
-        return jnp.where(wanted, target.residual(u), 0.0)
+    def missed(u, wanted):
+        return jnp.where(wanted, residual(target, u), 0.0)
 
     def full_step(u, wanted):
         J = jnp.where(wanted[:, None], jacobian(u), 0.0)
         gram = J @ J.T + jnp.diag(jnp.where(wanted, 0.0, 1.0))
-        return J.T @ cho_solve((jnp.linalg.cholesky(gram), True), residual(u, wanted))
+        return J.T @ cho_solve((jnp.linalg.cholesky(gram), True), missed(u, wanted))
 
     def unfinished(at: _Progress):
         return (at.met < N) & ~at.stuck & (at.linearisations < _MAX_LINEARISATIONS)
@@ -149,7 +152,7 @@ def _approach_progressively(target, u, tolerance) -> Start:
         wanted = rank < aim
         tried = gauss_newton(
             at.u,
-            lambda u: residual(u, wanted),
+            lambda u: missed(u, wanted),
             lambda u: full_step(u, wanted),
             is_met,
             most,
@@ -167,6 +170,6 @@ def _approach_progressively(target, u, tolerance) -> Start:
     end = jax.lax.while_loop(
         unfinished, extend, _Progress(u, zero, jnp.asarray(N), zero, jnp.asarray(False))
     )
-    left = jnp.max(jnp.abs(target.residual(end.u))) / target.scales.residual
+    left = jnp.max(jnp.abs(residual(target, end.u))) / target.scales.residual
     left = jnp.where(jnp.isnan(left), jnp.inf, left)
     return _judged(target, end.u, left, end.met == N, tolerance)

@@ -1,7 +1,7 @@
 """The dense structure: no assumption on J, and a Cholesky factor of J Jᵀ."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -53,6 +53,7 @@ class DenseLinearisation(AbstractLinearisation):
 class Dense(AbstractStructure[DenseLinearisation]):
     """Jacobians by forward mode (M tangents) or reverse mode (N cotangents)."""
 
+    tells_inputs_apart: ClassVar[bool] = False
     num_constraints: int = eqx.field(static=True)
     num_inputs: int = eqx.field(static=True)
 

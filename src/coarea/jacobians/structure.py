@@ -11,7 +11,7 @@ name to `StructureName` and `FOUND_IN_PATTERN` in `choose.py`.
 """
 
 from abc import abstractmethod
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import equinox as eqx
 import jax
@@ -75,6 +75,9 @@ L = TypeVar("L", bound=AbstractLinearisation)
 
 class AbstractStructure(eqx.Module, Generic[L]):
     """The layout of a Jacobian, which determines how it is computed and factored."""
+
+    # Whether a linear map that mixes inputs would break the layout.
+    tells_inputs_apart: ClassVar[bool] = True
 
     @property
     @abstractmethod

@@ -65,6 +65,11 @@ class Posterior(AbstractConstrainedTarget):
 
     @property
     @override
+    def allows_full_mass(self):
+        return not self.jacobian.tells_inputs_apart
+
+    @property
+    @override
     def hints(self):
         return self.jacobian.hints
 

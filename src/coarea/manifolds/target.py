@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from coarea.jacobians.structure import AbstractLinearisation, ExecutionHints
 from coarea.manifolds.rescaling import Rescaling
+from coarea.xla import jit_bounded
 
 
 class Scales(NamedTuple):
@@ -139,6 +140,11 @@ class AbstractConstrainedTarget(AbstractTarget):
         """Whether the density has factors beside ρ and the determinant, such as likelihoods."""
         return False
 
+    @property
+    def allows_full_mass(self) -> bool:
+        """Whether a rescaling may mix inputs: not where J's structure tells them apart."""
+        return False
+
     @abstractmethod
     def residual(self, u: Float[Array, " M"]) -> Float[Array, " N"]:
         """The constraint function c, zero on the manifold."""
@@ -177,3 +183,25 @@ class AbstractUnconstrainedTarget(AbstractTarget):
     @abstractmethod
     def log_density(self, u: Float[Array, " M"]) -> Float[Array, ""]:
         """The log density at u, up to a constant."""
+
+
+# These are called in several places of a program, and in several programs: compiled on their own,
+# they are traced once.
+
+
+@jit_bounded
+def residual(target: AbstractConstrainedTarget, u: Float[Array, " M"]) -> Float[Array, " N"]:
+    """The constraint function of a target at u."""
+    return target.residual(u)
+
+
+@jit_bounded
+def linearise(target: AbstractConstrainedTarget, u: Float[Array, " M"]) -> AbstractLinearisation:
+    """A target linearised at u."""
+    return target.linearise(u)
+
+
+@jit_bounded
+def evaluate(target: AbstractConstrainedTarget, u: Float[Array, " M"]) -> Evaluation:
+    """Linearisation, log density and gradient of a target at u."""
+    return target.evaluate(u)

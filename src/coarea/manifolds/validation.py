@@ -10,14 +10,14 @@ from jax.extend import core
 
 from coarea.errors import CoareaError, ModelError, PrecisionError
 from coarea.generators import AbstractGenerator
-from coarea.manifolds.target import AbstractConstrainedTarget, AbstractTarget
-from coarea.xla import inner_jaxprs, jit_bounded
+from coarea.manifolds.target import AbstractConstrainedTarget, AbstractTarget, evaluate
+from coarea.xla import inner_jaxprs
 
 
 def check_derivatives(target: AbstractConstrainedTarget, source: str) -> None:
     """Refuse a target whose function can be evaluated but not differentiated."""
     try:
-        eqx.filter_eval_shape(_evaluate, target, jax.ShapeDtypeStruct((target.num_inputs,), float))
+        eqx.filter_eval_shape(evaluate, target, jax.ShapeDtypeStruct((target.num_inputs,), float))
     except CoareaError:
         raise
     except Exception as error:  # derivative rules may raise any error
@@ -28,12 +28,6 @@ def check_derivatives(target: AbstractConstrainedTarget, source: str) -> None:
             "derivative, not one of jax.custom_vjp. A diffrax solver needs "
             "`adjoint=diffrax.DirectAdjoint()`; a scan of fixed steps always works."
         ) from error
-
-
-# Traced once for all data of the same shapes.
-@jit_bounded
-def _evaluate(target: AbstractConstrainedTarget, u):
-    return target.evaluate(u)
 
 
 def check_density(generator: AbstractGenerator) -> None:

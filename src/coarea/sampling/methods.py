@@ -29,6 +29,7 @@ from coarea.manifolds.target import (
     AbstractConstrainedTarget,
     AbstractTarget,
     AbstractUnconstrainedTarget,
+    evaluate,
 )
 from coarea.precision import computing_in
 from coarea.xla import calls_lapack, hints_enabled, jit_fast_compile
@@ -268,7 +269,7 @@ def _needs_lapack(target: AbstractTarget) -> bool:
     if isinstance(target, AbstractUnconstrainedTarget):
         return calls_lapack(lambda u: target.log_density(u), u)
     assert isinstance(target, AbstractConstrainedTarget)
-    return calls_lapack(lambda u: target.evaluate(u).log_density, u)
+    return calls_lapack(lambda u: evaluate(target, u).log_density, u)
 
 
 def _is_small(target: AbstractTarget) -> bool:

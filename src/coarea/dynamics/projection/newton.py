@@ -14,9 +14,9 @@ from coarea.dynamics.projection.solver import (
     AbstractSolver,
     Iterate,
     Problem,
-    linearise,
 )
 from coarea.dynamics.projection.tolerance import largest
+from coarea.manifolds.target import linearise
 
 
 class AbstractNewton(AbstractSolver):

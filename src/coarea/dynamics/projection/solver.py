@@ -16,7 +16,6 @@ from jaxtyping import Array, Bool, Float, Int
 from coarea.dynamics.projection.tolerance import Tolerance
 from coarea.jacobians.structure import AbstractLinearisation, ExecutionHints
 from coarea.manifolds.target import AbstractConstrainedTarget
-from coarea.xla import jit_bounded
 
 # What has grown beyond this multiple of its scale will not come back.
 _HOPELESS = 1e10
@@ -106,10 +105,3 @@ class AbstractSolver(eqx.Module):
         All of them wait for the last one, so it gives up sooner.
         """
         return self
-
-
-# Called in several places of a step: compiled on its own, it is traced once.
-@jit_bounded
-def linearise(target: AbstractConstrainedTarget, u: Float[Array, " M"]) -> AbstractLinearisation:
-    """The target linearised at u."""
-    return target.linearise(u)
