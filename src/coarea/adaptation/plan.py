@@ -88,8 +88,8 @@ def pooled_warmup_for(
     longest = kernel.integrator_for(moving).max_flow_time(moving)
     crosses = _CROSSING_TIME if mass != "none" and is_scaled.all() else longest
     cost = TransitionCost.of(moving, kernel)
+    affordable = _AFFORDABLE / (chains * cost.least(_TYPICAL_STEPS))
     if length is None:
-        affordable = _AFFORDABLE / (chains * cost.least(_TYPICAL_STEPS))
         # Few chains need longer to see all correlations.
         for_mass = _TRANSITIONS_FOR_MASS * target.num_inputs / chains if mass == "dense" else 0.0
         length = int(min(max(affordable, for_mass, DEFAULT_WARMUP), _LONGEST_WARMUP))
@@ -104,6 +104,7 @@ def pooled_warmup_for(
         is_scaled=is_scaled,
         step_size=kernel.step_size,
         num_steps=kernel.given_steps,
+        is_cheap=affordable > DEFAULT_WARMUP,
     )
     return PooledWarmup(about, length, chains, seed * 0x85EBCA6B)
 

@@ -93,6 +93,7 @@ class Situation(NamedTuple):
     is_scaled: np.ndarray  # which inputs a diagonal mass scales
     step_size: float | None  # given by the user
     num_steps: tuple[int, int] | None  # likewise
+    is_cheap: bool  # whether a warm-up of the usual length costs next to nothing
 
 
 class _OutOfTransitions(Exception):
@@ -113,6 +114,12 @@ class PooledWarmup:
     def reads_positions(self) -> bool:
         """Whether rounds must bring positions and gradients."""
         return self._about.mass != "none"
+
+    @property
+    def starts_anywhere(self) -> bool:
+        """Whether chains may begin at any prior draw: where it takes little to get away from it."""
+        about = self._about
+        return about.is_cheap and not about.on_manifold and self._length >= _USUAL_LENGTH
 
     def cost_of(self, setting: Setting) -> float:
         """About how many operations a transition with this setting takes."""

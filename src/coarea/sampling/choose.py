@@ -1,6 +1,5 @@
 """Choose the parametrisation in which chains move, and warm them up."""
 
-import functools
 from collections.abc import Callable
 
 from coarea.adaptation.cost import TransitionCost
@@ -35,7 +34,7 @@ def warmed_up(
     warmup: int | None,
     keep_inputs: bool,
     wanted: ParametrisationName,
-    find_start: Callable[[], FinalState],
+    find_start: Callable[[AbstractParametrisation | None], FinalState],
 ) -> AbstractMethod:
     """Chains that are ready to draw, in the wanted parametrisation or in the better one.
 
@@ -44,14 +43,15 @@ def warmed_up(
     measure its efficiency, or that is given an integrator, moves on the manifold.
     """
 
-    find_start = functools.cache(find_start)
+    starts: list[FinalState] = []
 
     def prepared(parametrisation: AbstractParametrisation) -> AbstractMethod:
         shares = SharedWarmup if kernel.seeks_efficiency else SeparateWarmup
         method = shares(session, parametrisation, kernel, warmup, keep_inputs)
         with method.compiling():
-            start = find_start()
-        method.warm_up(start)
+            if not starts:
+                starts.append(find_start(parametrisation if method.starts_anywhere else None))
+        method.warm_up(starts[0])
         return method
 
     ambient = Ambient(without_chart(target))

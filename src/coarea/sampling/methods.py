@@ -85,6 +85,11 @@ class AbstractMethod(ABC, Generic[T]):
             chains = begin.func.compile(*begin.args)
             self._transition = compiled_for(self._transition, chains)
 
+    @property
+    def starts_anywhere(self) -> bool:
+        """Whether any prior draw of positions is a good start."""
+        return False
+
     @abstractmethod
     def warm_up(self, start: FinalState) -> None:
         """Prepare for the draws, from start points and what an earlier run has adapted."""
@@ -120,7 +125,7 @@ class AbstractMethod(ABC, Generic[T]):
 
     def _whole(self, positions: Any) -> np.ndarray:
         u = joined(positions, self._session.settings.chains)
-        return np.asarray(_to_whole(self.parametrisation, jnp.asarray(u)))
+        return np.asarray(to_whole(self.parametrisation, jnp.asarray(u)))
 
 
 @jit_fast_compile
@@ -129,7 +134,8 @@ def _from_whole(parametrisation: AbstractParametrisation, u):
 
 
 @jit_fast_compile
-def _to_whole(parametrisation: AbstractParametrisation, u):
+def to_whole(parametrisation: AbstractParametrisation, u):
+    """The points of the posterior that positions stand for."""
     return jax.vmap(parametrisation.to_whole)(u)
 
 
@@ -192,6 +198,11 @@ class SharedWarmup(AbstractMethod[ScheduledTransition]):
         """What warm-up has found."""
         assert self._found is not None
         return self._found
+
+    @property
+    @override
+    def starts_anywhere(self):
+        return self._warmup.starts_anywhere
 
     @property
     def cost_of_draws(self) -> float:

@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import ArrayLike
 
 from coarea.adaptation.plan import DEFAULT_WARMUP
 from coarea.arguments import checked_count
+from coarea.dynamics.projection import Tolerance
 from coarea.errors import SettingError
 from coarea.execution.places import Devices
 from coarea.execution.recording import Keep, check_keep, recorded_shapes
@@ -17,11 +19,16 @@ from coarea.execution.session import RunSettings, Session, session
 from coarea.execution.transitions import FinalState
 from coarea.initialisation.approach import improve
 from coarea.initialisation.checks import check_given, check_starts, with_shared_starts
-from coarea.initialisation.search import search
+from coarea.initialisation.search import is_usable, search
 from coarea.kernels import CHMC
 from coarea.kernels.kernel import AbstractKernel
 from coarea.keys import checked_seed
-from coarea.manifolds.parametrisation import ParametrisationName, check_name, without_chart
+from coarea.manifolds.parametrisation import (
+    AbstractParametrisation,
+    ParametrisationName,
+    check_name,
+    without_chart,
+)
 from coarea.manifolds.target import AbstractTarget
 from coarea.manifolds.validation import check_target
 from coarea.precision import Precision, computing_in, require_no_trace
@@ -33,7 +40,7 @@ from coarea.results.datatree import (
     used_parametrisation,
 )
 from coarea.sampling.choose import warmed_up
-from coarea.sampling.methods import vmap_width
+from coarea.sampling.methods import to_whole, vmap_width
 from coarea.tracing import retraced
 
 if TYPE_CHECKING:
@@ -102,8 +109,9 @@ def sample(
         # Importing takes a second, and is done beside what compiles.
         names = beside.submit(check_names, stored)
 
-        def find_start() -> FinalState:
-            found = _start(target, this, start, kernel)
+        def find_start(among: AbstractParametrisation | None) -> FinalState:
+            found = _drawn(among, this) if start is None and among is not None else None
+            found = found or _start(target, this, start, kernel)
             names.result()
             return found
 
@@ -122,6 +130,19 @@ def sample(
     if structure := getattr(target, "structure", ""):
         facts["structure"] = structure
     return finished(result, reporter.observed, facts, 3, reporter.fixed, ends)
+
+
+def _drawn(among: AbstractParametrisation, this: Session) -> FinalState | None:
+    """A point for each chain, drawn from the prior of a chart; None if some are impossible.
+
+    A search on the manifold finds better ones, and takes seconds to compile.
+    """
+    tolerance = Tolerance.default(jnp.zeros(()).dtype)
+    keys = [place.keys(this.settings.seed).start for place in this.places]
+    starts = joined([search(among.target, key, tolerance) for key in keys], this.settings.chains)
+    if not np.all(is_usable(starts, tolerance)):
+        return None
+    return FinalState(to_whole(among, jnp.asarray(starts.u)), None)
 
 
 def _start(target: AbstractTarget, this: Session, given: Any, kernel: AbstractKernel) -> FinalState:
