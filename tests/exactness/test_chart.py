@@ -75,6 +75,22 @@ MODELS = {
         lambda u: {"a": u["a"], "y": curve(u) + 0.1 * u["n"]},
         {"a": (), "b": 2, "n": ()},
     ),
+    "log-normal noise": (
+        lambda u: {"a": u["a"], "y": 2 + curve(u) * jnp.exp(jnp.tanh(u["a"]) * 0.3 * u["n"])},
+        {"a": (), "b": 2, "n": 4},
+    ),
+    "noise through several functions": (
+        lambda u: {
+            "a": u["a"],
+            "y": jnp.concatenate(
+                [
+                    jnp.arcsinh(curve(u) - 2 * u["n"][:4].reshape(2, 2).T.ravel()),
+                    1 / (1 + jnp.exp(u["a"] + 0.5 * u["n"][:3:-1])),
+                ]
+            ),
+        },
+        {"a": (), "b": 2, "n": 7},
+    ),
     "latents beside the noise": (
         lambda u: {"a": u["a"], "y": u["x"] ** 2 + u["a"] + 0.5 * u["n"]},
         {"a": (), "x": 3, "n": 3, "unused": 2},
@@ -197,7 +213,8 @@ def test_a_run_starts_where_it_is_given_and_goes_on_where_it_ended():
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        (lambda a, n: a + jnp.exp(n), "as a summand"),
+        (lambda a, n: a + n + jnp.tanh(n), "as a summand"),
+        (lambda a, n: a + jax.nn.softplus(n), "as a summand"),
         (lambda a, n: jnp.abs(a + n), "as a summand"),
         (lambda a, n: jnp.mod(a + 0.3 * n, 6.0), "as a summand"),
         (lambda a, n: a + jnp.where(n > 0, 2 * n, 0.5 * n), "as a summand"),

@@ -112,3 +112,16 @@ def test_a_first_step_a_hundred_times_too_long_is_found_out():
     draws = co.sample(tube, draws=50, warmup=200, chains=1)
     assert draws.sample_stats["acceptance_rate"].mean() > 0.5
     assert draws.sample_stats["convergence_error"].mean() < 0.2
+
+
+def test_a_run_goes_on_with_another_kernel_and_another_warm_up():
+    """The default warm-up is shared and finds numbers of steps; that of NUTS finds a step size."""
+    model = co.Generator(lambda u: {"z": u["z"], "y": u["z"] ** 3 + u["n"]}, {"z": (), "n": ()})
+    posterior = co.condition(model, {"y": 1.5})
+    options = {"draws": 100, "chains": 2, "parametrisation": "manifold"}
+    first = co.sample(posterior, warmup=100, **options)
+    second = co.sample(posterior, warmup=0, start=first, kernel=co.NUTS(), **options)
+    steps = second.sample_stats["step_size"].values
+    np.testing.assert_allclose(steps, first.adapted["step_size"].values[:, None] * np.ones(100))
+    third = co.sample(posterior, warmup=0, start=second, **options)
+    assert third.sample_stats["acceptance_rate"].mean() > 0.3

@@ -312,3 +312,13 @@ def test_the_reverse_check_iterates_no_further_than_needed(posterior, start):
     assert towards.iterations < whole.iterations == elsewhere.iterations
     assert jnp.max(jnp.abs(towards.u - whole.u)) < 1e-5
     np.testing.assert_array_equal(elsewhere.u, whole.u)
+
+
+def test_a_flow_that_is_given_is_used(x64):
+    """A rotation of some inputs suits any density; the others move straight."""
+    model = co.Generator(lambda u: {"y": u["a"].sum() + u["b"] ** 2}, {"a": 3, "b": ()})
+    posterior = co.condition(model, {"y": 1.0})
+    some = np.array([True, False, True, False])
+    assert Rattle(flow=Rotation(some)).flow_for(posterior).normals is some
+    assert Rattle(flow=Rotation()).flow_for(posterior).normals is None
+    assert isinstance(Rattle(flow=Straight()).flow_for(posterior), Straight)

@@ -13,7 +13,7 @@ import pytest
 
 import coarea as co
 from coarea.errors import ModelError
-from coarea.tracing import trace
+from coarea.tracing import NotInvertibleError, solve_for, trace
 from coarea.xla import programs
 
 GROUPS = np.array([0, 0, 1, 1, 2, 2])
@@ -222,3 +222,44 @@ def test_programs_are_dropped_when_the_process_has_many_memory_maps(monkeypatch)
     for factor in range(40):
         scaled(jnp.ones(()), 1000.0 + factor)
     assert len(programs._programs) < 40
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: jnp.exp(0.3 * x - 1.0) + 2.0,
+        lambda x: 5.0 / (1.0 + jnp.exp(-x)) - 2.0,
+        lambda x: jnp.log1p(jnp.exp(jnp.tanh(x))),
+        lambda x: 2.0 ** jnp.sinh(x),
+        lambda x: jnp.sqrt(jnp.exp(x)) ** 1.5,
+        lambda x: jax.nn.sigmoid(jnp.cbrt(x) - 3.0),
+        lambda x: jnp.where(jnp.arange(6) % 2 == 0, jnp.expm1(x), -x),
+        lambda x: jnp.concatenate([-x[4:], x.reshape(2, 3)[0, ::-1], 2.0 * x[3:4]]),
+        jax.jit(lambda x: jax.scipy.special.erf(jnp.arcsinh(0.1 * x.reshape(3, 2).T).ravel())),
+    ],
+)
+def test_equations_are_solved_by_undoing_operations(x64, function):
+    x = jnp.asarray(np.random.default_rng(0).normal(size=6))
+    (found,) = solve_for(lambda inputs: function(inputs[0]) - function(x), [jnp.zeros(6)])
+    np.testing.assert_allclose(found, x, rtol=1e-10)
+    np.testing.assert_allclose(function(found), function(x), rtol=1e-10)
+
+
+def test_an_equation_without_solution_has_none(x64):
+    (found,) = solve_for(lambda inputs: jnp.exp(inputs[0]) - jnp.array([2.0, -1.0]), [jnp.ones(2)])
+    np.testing.assert_allclose(found, [np.log(2.0), np.nan])
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda x: x + jnp.tanh(x), "add"),
+        (lambda x: x**3, "integer_pow"),
+        (lambda x: jnp.cumsum(x), "cumsum"),
+        (lambda x: jax.lax.scan(lambda c, a: (c, jnp.exp(a)), 0.0, x)[1], "scan"),
+        (lambda x: jnp.where(x > 0, x, 2 * x), "gt"),
+    ],
+)
+def test_what_cannot_be_undone_is_named(x64, function, reason):
+    with pytest.raises(NotInvertibleError, match=reason):
+        solve_for(lambda inputs: function(inputs[0]), [jnp.ones(4)])

@@ -101,8 +101,9 @@ def _effective(trials: Sequence[np.ndarray]) -> float:
 def _by_quantity(trials: Sequence[np.ndarray]) -> np.ndarray:
     """The effective draws per draw of each quantity.
 
-    Those of an autoregressive chain with the autocorrelation at the first lag where it is small:
-    before that lag a slow component may hide behind a fast one, and after it noise prevails.
+    Those of an autoregressive chain with the autocorrelation at a lag: the fewest over the lags up
+    to the first where it is small. A slow component may hide behind a fast one at shorter lags, and
+    at longer ones noise prevails.
     """
     longest = min(x.shape[1] for x in trials)
     found, lag = np.ones(trials[0].shape[-1]), 1

@@ -19,15 +19,16 @@ from coarea.manifolds.rescaling import Rescaling
 from coarea.manifolds.target import AbstractConstrainedTarget, AbstractTarget
 from coarea.xla import jit_fast_compile
 
-# The most transitions of a warm-up whose length was not given; more if they cost next to nothing:
-# so many operations, by trajectories of so many steps.
+# The upper limit of a warm-up whose length was not given.
 DEFAULT_WARMUP = 500
+# The upper limit where transitions are cheap: as many as cost this many operations, all chains
+# together, with trajectories of this many steps.
 _LONGEST_WARMUP = 2000
 _AFFORDABLE = 2e9
 _TYPICAL_STEPS = 4
 # Transitions of all chains together for each input whose correlations are estimated.
 _TRANSITIONS_FOR_MASS = 40
-# What a kernel aims at that does not say.
+# The default of `target_acceptance`.
 _ACCEPTANCE = 0.8
 # The most inputs of a density whose correlations are estimated.
 _MOST_DENSE = 64

@@ -117,9 +117,8 @@ class PooledWarmup:
 
     @property
     def starts_anywhere(self) -> bool:
-        """Whether chains may begin at any prior draw: where it takes little to get away from it."""
-        about = self._about
-        return about.is_cheap and not about.on_manifold and self._length >= _USUAL_LENGTH
+        """Whether warm-up is cheap enough to begin at prior draws."""
+        return self._about.is_cheap and self._length >= _USUAL_LENGTH
 
     def cost_of(self, setting: Setting) -> float:
         """About how many operations a transition with this setting takes."""
@@ -166,6 +165,7 @@ class PooledWarmup:
             if rescaling is not None:
                 self._rescaling = rescaling
                 first = about.step_size or min(_FIRST_SCALED_STEP, about.longest_step / 2)
+                self._step_size = first  # earlier ones were those of other scales
                 step_size = yield from self._doubled_or_halved(first)
         _, step_size = yield from self._settling(step_size, self._portion(_SETTLING / 2))
         return step_size

@@ -10,9 +10,8 @@ from jaxtyping import Array, Float, Int, UInt32
 from coarea.kernels.kernel import Tuning
 from coarea.manifolds.rescaling import Rescaling
 
-# If one transition of so many is rejected, a second trajectory is tried whose steps are shorter by
-# this factor; in one of so many such transitions they are shorter by its square. They lead out of
-# places that are narrower than where the step size was found.
+# Every 4th transition that is rejected is tried again with steps 5 times shorter, every 16th with
+# steps 25 times shorter. They lead out of places narrower than where the step size was found.
 _RETRY_EVERY = 4
 _SHORTER = 5.0
 
@@ -30,7 +29,7 @@ class Setting(NamedTuple):
         return 0.5 * (self.fewest + self.most)
 
     def in_words(self) -> str:
-        """For people: `4 to 12 steps of 0.1`."""
+        """For people: `4 to 12 steps of size 0.1`."""
         size, fewest, most = self
         steps = f"{fewest} to {most} steps" if most > fewest else f"{most} step{'s'[: most > 1]}"
         return f"{steps} of size {size:.3g}"

@@ -88,7 +88,12 @@ class Warmup(eqx.Module):
         matrix = adapted.scale
         if self.mass is not None:
             matrix = self.mass.convert(matrix, num_inputs)
-        state = self._window(adapted.step_size / 10, adapted.u_turn_time, matrix)
+        u_turn_time = adapted.u_turn_time
+        if u_turn_time is None:  # of a pooled warm-up: trajectories are half of it in the mean
+            assert adapted.fewest_steps is not None
+            assert adapted.most_steps is not None
+            u_turn_time = adapted.step_size * (adapted.fewest_steps + adapted.most_steps)
+        state = self._window(adapted.step_size / 10, u_turn_time, matrix)
         at = jnp.log(adapted.step_size)
         by_acceptance = state.by_acceptance._replace(log_step_size=at, log_step_size_avg=at)
         magnitude = MagnitudeSearch(adapted.step_size, jnp.asarray(0), jnp.asarray(True))

@@ -54,9 +54,10 @@ class Rattle(AbstractIntegrator):
 
     `tolerance` bounds the residual relative to the size of the data, and ten times it the last
     change of position relative to the position. It defaults to 1e-9 (float64) or 1e-4 (float32).
-    The reverse check passes if the reversed step returns to within 1e-5 of its start. `solvers` is
-    a cascade: each is tried only if the one before it failed. Default: secant, which gives up
-    early; Broyden, unless linearising is cheap; Newton with a line search.
+    The reverse check passes if the reversed step returns to within 1e-5 of its start (2e-3 in
+    float32), relative to the size of positions. `solvers` is a cascade: each is tried only if the
+    one before it failed. Default: secant, which gives up early; Broyden, if linearising needs
+    LAPACK or a long loop; Newton with a line search.
     `flow` defaults to a rotation of the inputs that are standard normal; others move straight.
     Without `reverse_check` the stationary distribution is not the target: for experiments only.
     """
@@ -106,8 +107,10 @@ class Rattle(AbstractIntegrator):
     def flow_for(self, target: AbstractTarget) -> AbstractFlow:
         """The flow given, or the one that suits the target."""
         assert isinstance(target, AbstractConstrainedTarget)
-        gaussian = target.gaussian
-        if isinstance(self.flow, Straight) or (self.flow is None and not np.any(gaussian)):
+        gaussian, flow = target.gaussian, self.flow
+        if flow is not None and not (isinstance(flow, Rotation) and flow.normals is None):
+            return flow
+        if flow is None and not np.any(gaussian):
             return Straight()
         if not np.any(gaussian):
             raise SettingError(

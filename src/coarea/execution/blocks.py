@@ -32,7 +32,7 @@ class AbstractTransition(eqx.Module):
 
     @property
     def is_lockstep(self) -> bool:
-        """Whether all chains do the same operations at the same time."""
+        """Whether chains hardly ever wait for one another."""
         return False
 
     @abstractmethod
@@ -67,7 +67,7 @@ def _sequential(transition: AbstractTransition, chains, done, count):
 
 
 def _fused(transition: AbstractTransition, chains, done, count):
-    """Chains that may wait for one another had better make their transitions one after another."""
+    """Run chains sequentially, unless they are in lockstep."""
     args = transition, chains, done, count
     if transition.is_lockstep or jax.tree.leaves(chains)[0].shape[0] == 1:
         return fuse_cpu(_vectorised, args)

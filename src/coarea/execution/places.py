@@ -39,7 +39,7 @@ class Place(NamedTuple):
         """The random keys of its chains."""
         with self.active():
             keys = _keys(key_from_seed(seed), jnp.array(self.chains))
-        # On its device for good, as what is computed from them: else programs compile twice.
+        # Committed to the device, as all that is computed from them: programs compile once.
         return jax.device_put(keys, self.device)
 
     @property

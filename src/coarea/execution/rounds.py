@@ -1,4 +1,4 @@
-"""Warm-up in rounds: all groups of chains make some transitions, and then all learn from them."""
+"""Warm-up in rounds: all groups of chains make some transitions, then the adaptation is updated."""
 
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor

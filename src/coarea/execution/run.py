@@ -182,7 +182,7 @@ def draw(
 
 
 def _run(transition, groups, precision, report) -> BaseException | None:
-    """Advance all groups in turn until each has its draws, or until something stops them: what.
+    """Run all groups concurrently, a block at a time; return what stopped them early, if anything.
 
     An interrupt or an error lets the blocks that are under way finish; their draws are kept.
     """

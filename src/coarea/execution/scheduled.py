@@ -48,7 +48,7 @@ class ScheduledTransition(AbstractTransition):
     @property
     @override
     def is_lockstep(self):
-        """All trajectories have one length, and no solver iterates for longer than another."""
+        """Trajectories have one length, but for rare second tries, and no solver iterates."""
         return not self.kernel.integrator_for(self.target).is_iterative
 
     @override

@@ -107,7 +107,7 @@ class ExactTransition(AbstractTransition):
     @property
     @override
     def is_lockstep(self):
-        """All trajectories have one length, and no solver iterates for longer than another."""
+        """Trajectories have one length, and no solver iterates for longer than another."""
         kernel = self.plan.kernel
         return kernel.has_common_length and not kernel.integrator_for(self.target).is_iterative
 

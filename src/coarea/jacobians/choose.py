@@ -18,10 +18,12 @@ from coarea.errors import ModelError
 from coarea.jacobians.blocks import Blocks
 from coarea.jacobians.candidates import Candidate, all_candidates, dense_candidate, square_splits
 from coarea.jacobians.elementwise import Elementwise
+from coarea.jacobians.noise import NoiseSolver
 from coarea.jacobians.pattern import brief, read_pattern, reader_is_missing
 from coarea.jacobians.split import AbstractSplit, AbstractUncoupled
 from coarea.jacobians.structure import AbstractStructure
 from coarea.jacobians.triangular import Triangular
+from coarea.tracing import NotInvertibleError
 from coarea.xla import jit_fast_compile
 
 StructureName = Literal["auto", "dense", "elementwise", "triangular", "blocks", "markov"]
@@ -39,6 +41,8 @@ _WORTH = 0.7
 _VANISHING = 1e-6
 # Noise counts as a summand if the relative deviation from an affine function is below this.
 _AFFINE = 1e-9
+# Noise counts as solved for if it reproduces the data to within this, relative to their size.
+_SOLVED = 1e-8
 
 
 class StructureProblem:
@@ -109,7 +113,7 @@ def choose_structure(wanted: StructureName, problem: StructureProblem) -> Candid
     return dense
 
 
-def find_noise_solver(problem: StructureProblem) -> AbstractUncoupled | str:
+def find_noise_solver(problem: StructureProblem) -> NoiseSolver | str:
     """A split of the inputs into coordinates and noise that can be solved for.
 
     If there is none, a sentence says why.
@@ -126,13 +130,43 @@ def find_noise_solver(problem: StructureProblem) -> AbstractUncoupled | str:
         except Exception as error:  # asdex raises many types
             reason = f"whether noise enters as a summand cannot be read ({brief(error)})"
             continue
-        if not is_affine:
-            reason = "noise must enter as a summand, with a factor or without"
+        solver = NoiseSolver(structure, tuple(map(int, problem.groups)), is_affine)
+        if not (is_affine or _finds_solutions(solver, problem)):
+            reason = "noise must enter as a summand, or by functions that have an inverse"
         elif not _has_rank(structure, problem.residual, problem.draws):
             reason = "the derivative of an observed value with respect to its noise vanishes"
         else:
-            return structure
+            return solver
     return reason
+
+
+def _finds_solutions(solver: NoiseSolver, problem: StructureProblem) -> bool:
+    """Whether undoing what the model does to its noise gives noise that reproduces the data.
+
+    Some draws of the other inputs may allow no noise at all, but not all of them.
+    """
+    if not isinstance(solver.jacobian, Elementwise):
+        return False
+    try:
+        missed = np.asarray(_missed(problem.residual, solver, problem.draws))
+    except NotInvertibleError:
+        return False
+    is_solved = np.isfinite(missed)
+    return bool(np.any(is_solved) and np.all(missed[is_solved] < _SOLVED))
+
+
+@jit_fast_compile
+def _missed(residual, solver: NoiseSolver, draws):
+    """The largest residual at the noise that the solver finds, relative to that without noise."""
+
+    def missed(u):
+        local = solver.jacobian.local_inputs
+        without_noise = local.put(u, jnp.zeros(local.flat.size))
+        found, _ = solver.solve(residual, without_noise)
+        left = jnp.max(jnp.abs(residual(found)))
+        return left / (1.0 + jnp.max(jnp.abs(residual(without_noise))))
+
+    return jax.lax.map(missed, draws)
 
 
 def _is_affine(structure: AbstractSplit, residual, draws) -> bool:

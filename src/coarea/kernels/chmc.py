@@ -28,9 +28,10 @@ class CHMC(AbstractKernel):
     """The paper's kernel: `num_steps` integration steps, then accept or reject.
 
     A pair spreads the number evenly over transitions, both ends included, by a sequence that is the
-    same for all chains of a run, so that those that run in step need not wait for one another
+    same for all chains of a run, so that chains in lockstep do not wait for one another
     (`coarea.kernels.chmc`, where each chain is alone, draws it); the paper's
-    Lotka–Volterra run is `CHMC(num_steps=(4, 8), geodesic_steps=3, step_size=0.25)`. Left out, the
+    Lotka–Volterra run is `CHMC(num_steps=(4, 8), geodesic_steps=3, step_size=0.25)`. Left out,
+    warm-up finds the range with most effective draws per operation. With `target_acceptance` the
     number follows from how long trajectories took to turn back during warm-up (Wu, Stoehr & Robert
     2018): it is spread evenly up to that, so that the mean is half of it.
     """
@@ -77,7 +78,7 @@ class CHMC(AbstractKernel):
 
     @override
     def longest_step(self, target):
-        """A quarter turn in the mean number of steps: a longer trajectory comes back."""
+        """`max_flow_time` divided by the mean number of steps: longer trajectories come back."""
         mean = 1 if self.num_steps is None else sum(self._range) / 2
         return self.integrator_for(target).max_flow_time(target) / mean
 
@@ -161,12 +162,12 @@ class CHMC(AbstractKernel):
         def is_lost(state):
             return state.failed | ~(state.energy - start.energy <= DIVERGENCE)
 
-        def unfinished_or_learning(carry):
+        def unfinished_or_adapting(carry):
             count, turned, state = carry
-            # While learning it is followed until it turns, and the draw made there: a length that
+            # While adapting it is followed until it turns, and the draw made there: a length that
             # depends on the way is no exact kernel's, but these draws are not kept.
-            learns_more = ~turned & (count < _MOST_STEPS) & ~is_lost(state)
-            goes_on = jnp.where(tuning.is_adapting, learns_more, count < num_steps)
+            adapts_more = ~turned & (count < _MOST_STEPS) & ~is_lost(state)
+            goes_on = jnp.where(tuning.is_adapting, adapts_more, count < num_steps)
             return goes_on & ~state.failed
 
         def follow(carry):
@@ -176,13 +177,13 @@ class CHMC(AbstractKernel):
             return count + 1, turned, state
 
         count, _, end = jax.lax.while_loop(
-            unfinished_or_learning, follow, (jnp.asarray(0), jnp.asarray(False), start)
+            unfinished_or_adapting, follow, (jnp.asarray(0), jnp.asarray(False), start)
         )
         # One that is lost before it turns tells nothing.
-        learns = tuning.is_adapting & ~is_lost(end)
+        adapts = tuning.is_adapting & ~is_lost(end)
         # It turned during the last step.
         seen = (count - 0.5) * tuning.step_size
-        return end, count, jnp.where(learns, seen, tuning.u_turn_time)
+        return end, count, jnp.where(adapts, seen, tuning.u_turn_time)
 
 
 def _info(probability, accepted, error, end, chosen, count, u_turn_time, work) -> TransitionInfo:

@@ -62,9 +62,8 @@ class AbstractKernel(eqx.Module):
     """A kernel's settings. What can be adapted is passed to each step.
 
     A `step_size` that is given is used as it is. `mass="diagonal"` lets warm-up scale every input
-    by its standard deviation. On a chart `mass="identity"` means the identity on the manifold: a
-    metric, whose average warm-up estimates. `geodesic_steps` are the projected sub-steps of a step,
-    and `integrator` what makes it; left out, those that suit the target.
+    by its standard deviation, and `mass="identity"` scales none. `geodesic_steps` are the projected
+    sub-steps of a step, and `integrator` what makes it; left out, those that suit the target.
     """
 
     integrator: eqx.AbstractVar[AbstractIntegrator | None]
@@ -97,7 +96,7 @@ class AbstractKernel(eqx.Module):
         return None
 
     def without_settings(self) -> Self:
-        """The kernel with nothing given that each transition's tuning says: one program for all."""
+        """The kernel without what `Tuning` supplies: all settings share one compiled program."""
         return eqx.tree_at(lambda k: k.step_size, self, None, is_leaf=lambda x: x is None)
 
     @property

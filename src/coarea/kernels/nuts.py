@@ -45,7 +45,7 @@ class NUTS(AbstractKernel):
 
     @override
     def longest_step(self, target):
-        """A quarter turn: two steps and the trajectory comes back."""
+        """`max_flow_time`: two steps of that size, and the trajectory comes back."""
         return self.integrator_for(target).max_flow_time(target)
 
     @override

@@ -1,9 +1,9 @@
 """A posterior as a chart: where noise can be solved for, the other inputs say all.
 
-If every constraint has local noise of its own that enters it as a summand, whatever its factor,
-c(v, n) = c(v, 0) + B(v) n with B square, then the manifold is the graph of n(v) = −B(v)⁻¹ c(v, 0).
-Then v has the density ρ(v, n(v)) / |det B(v)|: the posterior without its determinant |A|, which is
-the volume of the graph over v. Nothing is projected, and a step costs one gradient.
+If every constraint has local noise of its own, c(v, n) = 0 can often be solved for the noise n: it
+is linear in n, or a function with a known inverse. Then the manifold is the graph of n(v), and v
+has the density ρ(v, n(v)) / |det B(v)| with B = ∂c/∂n: the posterior without its determinant |A|,
+which is the volume of the graph over v. Nothing is projected, and a step costs one gradient.
 
 What a chart loses is the metric. On the manifold equal steps are equal changes of all inputs. In
 the chart that metric is A(v) = I + WᵀW with W = B⁻¹V, and warm-up can use no more than its average.
@@ -16,27 +16,28 @@ from dataclasses import replace
 import jax.numpy as jnp
 from typing_extensions import override
 
-from coarea.jacobians.split import AbstractUncoupled
+from coarea.jacobians.noise import NoiseSolver
 from coarea.manifolds.posterior import Posterior
 from coarea.manifolds.rescaling import Rescaling
 from coarea.manifolds.target import AbstractReporter, AbstractUnconstrainedTarget, Scales
 
 
 class Chart(AbstractUnconstrainedTarget):
-    """A posterior whose local noise is solved for: a density of its other inputs, the coordinates.
-
-    `jacobian` says which inputs are the noise.
-    """
+    """A posterior whose noise is solved for: a density of its other inputs, the coordinates."""
 
     posterior: Posterior
-    jacobian: AbstractUncoupled
+    noise: NoiseSolver
     rescaling: Rescaling = Rescaling()
+
+    @property
+    def _jacobian(self):
+        return self.noise.jacobian
 
     @property
     @override
     def num_inputs(self):
         """The number of coordinates."""
-        return len(self.jacobian.shared_inputs)
+        return len(self._jacobian.shared_inputs)
 
     @property
     @override
@@ -46,7 +47,7 @@ class Chart(AbstractUnconstrainedTarget):
     @property
     @override
     def hints(self):
-        return self.jacobian.hints
+        return self._jacobian.hints
 
     @property
     @override
@@ -68,7 +69,7 @@ class Chart(AbstractUnconstrainedTarget):
 
     def from_manifold(self, u):
         """The coordinates of a point of the manifold."""
-        return self.rescaling.to_sampler_space(self.jacobian.shared_inputs.take(u))
+        return self.rescaling.to_sampler_space(self._jacobian.shared_inputs.take(u))
 
     @override
     def guess(self, key):
@@ -85,24 +86,10 @@ class Chart(AbstractUnconstrainedTarget):
 
     def _solve(self, u):
         """All inputs that these coordinates stand for, and log |det B|."""
-        jacobian, inputs = self.jacobian, self.posterior.generator.inputs
+        size = self.posterior.generator.inputs.size
         v = self.rescaling.to_model_space(u)
-        without_noise = jacobian.shared_inputs.put(jnp.zeros(inputs.size, v.dtype), v)
-        noisy = set(inputs.groups[jacobian.local_inputs.flat[~jacobian.local_inputs.is_pad]])
-
-        def put(n):
-            return jacobian.local_inputs.put(without_noise, n)
-
-        def residual(n):
-            # Inputs without noise are kept apart: what is computed from them alone then has no
-            # tangent, rather than one of zeros.
-            pairs = zip(inputs.split(without_noise), inputs.split(put(n)), strict=True)
-            return self.posterior.residual(tuple(pair[i in noisy] for i, pair in enumerate(pairs)))
-
-        zero = jnp.zeros(jacobian.local_inputs.flat.size, v.dtype)
-        value, B = jacobian.local_pieces(residual, zero)
-        local = jacobian.local(B)
-        return put(-local.rotate_transpose(local.solve(value[None])[0])), local.log_det()
+        without_noise = self._jacobian.shared_inputs.put(jnp.zeros(size, v.dtype), v)
+        return self.noise.solve(self.posterior.residual, without_noise)
 
 
 class ChartReporter(AbstractReporter):

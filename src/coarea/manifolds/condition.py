@@ -19,7 +19,7 @@ from coarea.jacobians.choose import (
     find_noise_solver,
 )
 from coarea.jacobians.dense import Dense
-from coarea.jacobians.split import AbstractUncoupled
+from coarea.jacobians.noise import NoiseSolver
 from coarea.manifolds.density import Density
 from coarea.manifolds.lifted import LiftedPosterior, with_states
 from coarea.manifolds.observation import Observation, observe
@@ -106,7 +106,7 @@ def condition(
     )
 
 
-def _noise_of_readings(lifted: LiftedPosterior) -> AbstractUncoupled | str:
+def _noise_of_readings(lifted: LiftedPosterior) -> NoiseSolver | str:
     """How to solve for the noise of the observations, if they have any."""
     model, posterior = lifted.layout.model, lifted.unlifted
     if "observe_noise" not in model.inputs.names:

@@ -21,15 +21,15 @@ from coarea.jacobians.block_bidiagonal import Bidiagonal, BlockBidiagonal
 from coarea.jacobians.dense import Dense
 from coarea.jacobians.indices import Indices
 from coarea.jacobians.linalg.gauss_newton import gauss_newton
-from coarea.jacobians.split import AbstractUncoupled
+from coarea.jacobians.noise import NoiseSolver
 from coarea.manifolds.lifted_layout import LiftedLayout, LiftedReporter
 from coarea.manifolds.observation import Observation
 from coarea.manifolds.posterior import Posterior
 from coarea.manifolds.rescaling import Rescaling
 from coarea.manifolds.target import AbstractConstrainedTarget, Evaluation, Scales
 
-# States are measured in a unit larger than their size, so that the metric is nearly that of the
-# inputs alone. Measured on FitzHugh–Nagumo: 10 allows steps twice as long as 1 and 100.
+# State variables are divided by this, so that the metric is nearly that of the inputs alone. On
+# FitzHugh–Nagumo 10 allows steps twice as long as 1 and 100.
 _STATE_UNIT = 10.0
 # A first guess of a state is good enough if it misses the data by this, relative to their size.
 _SEEN_AS = 1e-6
@@ -42,7 +42,7 @@ class LiftedPosterior(AbstractConstrainedTarget):
     layout: LiftedLayout
     jacobian: BlockBidiagonal
     structure: str = eqx.field(static=True)
-    noise_solver: AbstractUncoupled | str | None = None
+    noise_solver: NoiseSolver | str | None = None
     """How a chart of the inputs alone solves for the noise of observations."""
     rescaling: Rescaling = Rescaling()
 

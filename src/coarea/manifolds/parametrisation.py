@@ -16,7 +16,7 @@ from coarea.errors import ModelError, SettingError
 from coarea.generators.explicit import ExplicitNoise
 from coarea.generators.generator import prior_draws
 from coarea.jacobians.choose import StructureProblem, choose_structure
-from coarea.jacobians.split import AbstractUncoupled
+from coarea.jacobians.noise import NoiseSolver
 from coarea.manifolds.chart import Chart
 from coarea.manifolds.density import Density
 from coarea.manifolds.lifted import LiftedPosterior
@@ -197,10 +197,10 @@ def chart_of(target: AbstractTarget) -> AbstractParametrisation:
     if explicit is not None:
         return NoiseExplicit(_without_noise(target, explicit), explicit)
     solver = target.noise_solver
-    if not isinstance(solver, AbstractUncoupled):
+    if not isinstance(solver, NoiseSolver):
         raise ModelError(
-            "parametrisation='chart' solves for noise in every observed value (location + scale * "
-            f"noise), which does not fit: {solver}. Leave parametrisation out."
+            "parametrisation='chart' solves for noise in every observed value, such as location + "
+            f"scale * noise, which does not fit: {solver}. Leave parametrisation out."
         )
     plain = replace(target, noise_solver=None)
     return NoiseSolved(

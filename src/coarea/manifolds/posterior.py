@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from typing_extensions import override
 
 from coarea.generators import AbstractGenerator
-from coarea.jacobians.split import AbstractUncoupled
+from coarea.jacobians.noise import NoiseSolver
 from coarea.jacobians.structure import AbstractStructure
 from coarea.manifolds.observation import Observation, as_given, unobserved
 from coarea.manifolds.rescaling import Rescaling
@@ -33,7 +33,7 @@ class Posterior(AbstractConstrainedTarget):
     observations: tuple[Observation, ...]
     jacobian: AbstractStructure
     structure: str = eqx.field(static=True)
-    noise_solver: AbstractUncoupled | str | None = None
+    noise_solver: NoiseSolver | str | None = None
     """How to solve for the noise, as a chart does; a sentence that says why that is impossible."""
     rescaling: Rescaling = Rescaling()
 

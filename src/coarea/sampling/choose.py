@@ -38,11 +38,12 @@ def warmed_up(
 ) -> AbstractMethod:
     """Chains that are ready to draw, in the wanted parametrisation or in the better one.
 
-    The manifold and the chart are compared by the effective draws per operation that their warm-ups
-    end with. Nothing is timed, so the same seed makes the same choice. A kernel that does not
-    measure its efficiency, or that is given an integrator, moves on the manifold.
+    The manifold and the chart are compared by scoring the best trials of both warm-ups together, in
+    effective draws per operation. Nothing is timed, so the same seed makes the same choice. A
+    kernel that does not measure its efficiency, or that is given an integrator, moves on the
+    manifold.
     """
-
+    ambient = Ambient(without_chart(target))
     starts: list[FinalState] = []
 
     def prepared(parametrisation: AbstractParametrisation) -> AbstractMethod:
@@ -50,11 +51,11 @@ def warmed_up(
         method = shares(session, parametrisation, kernel, warmup, keep_inputs)
         with method.compiling():
             if not starts:
-                starts.append(find_start(parametrisation if method.starts_anywhere else None))
+                draws_alone = method.starts_anywhere and parametrisation is not ambient
+                starts.append(find_start(parametrisation if draws_alone else None))
         method.warm_up(starts[0])
         return method
 
-    ambient = Ambient(without_chart(target))
     if wanted == "chart":
         return prepared(chart_of(target))
     if wanted == "manifold" or not kernel.seeks_efficiency or kernel.integrator is not None:

@@ -65,16 +65,17 @@ class AbstractMethod(ABC, Generic[T]):
 
     @contextmanager
     def compiling(self) -> Iterator[None]:
-        """A context beside which the transitions are compiled, on a CPU."""
-        with ThreadPoolExecutor(1) as beside:
-            compiling = beside.submit(self._compile) if self._session.on_cpu else None
-            try:
-                yield
-            except BaseException:
-                beside.shutdown(wait=False)
-                raise
-            if compiling is not None:
-                compiling.result()
+        """A context in which the transitions are compiled on another core of a CPU."""
+        if not self._session.on_cpu:
+            yield
+            return
+        pool = ThreadPoolExecutor(1)
+        compiling = pool.submit(self._compile)
+        try:
+            yield
+            compiling.result()
+        finally:
+            pool.shutdown(wait=False)  # whoever interrupts does not wait for the compiler
 
     def _compile(self) -> None:
         place, precision = self._session.places[0], self._session.settings.precision
@@ -103,7 +104,7 @@ class AbstractMethod(ABC, Generic[T]):
         """Where the chains ended, with what was adapted."""
 
     def facts(self) -> dict[str, Any]:
-        """What the result says about this run, beside what all runs say."""
+        """What the result says about this run, in addition to what all runs say."""
         kernel = type(self._kernel).__name__
         return {"parametrisation": self.parametrisation.words, "kernel": kernel}
 
@@ -173,7 +174,7 @@ class SeparateWarmup(AbstractMethod[ExactTransition]):
 
 
 class SharedWarmup(AbstractMethod[ScheduledTransition]):
-    """All chains learn together which setting explores best."""
+    """All chains share one adaptation, which finds the setting that explores best."""
 
     def __init__(self, *args: Any):
         super().__init__(*args)

@@ -74,8 +74,8 @@ def sample(
     at most `warmup` transitions (left out: 500, or more if they cost next to nothing).
     `parametrisation` says what moves: all inputs along the manifold (`"manifold"`), or only those
     from which the noise of the observed values follows (`"chart"`). `"auto"` compares both during
-    warm-up, if the model has a chart. `draws.attrs` says what was chosen. Start points and results
-    do not depend on it.
+    warm-up, if the model has a chart. `draws.attrs` says what was chosen. The posterior does not
+    depend on it.
 
     `start` takes a point for each chain (`find_start`), or the draws of an earlier call, to go on
     from where its chains ended with what they had adapted, `warmup=0` and another seed. `devices`
@@ -133,9 +133,10 @@ def sample(
 
 
 def _drawn(among: AbstractParametrisation, this: Session) -> FinalState | None:
-    """A point for each chain, drawn from the prior of a chart; None if some are impossible.
+    """A point for each chain from a search on a chart alone; None if it is not found.
 
-    A search on the manifold finds better ones, and takes seconds to compile.
+    If the chart has no constraints it is a prior draw. A search on the whole manifold finds better
+    points, but takes seconds to compile.
     """
     tolerance = Tolerance.default(jnp.zeros(()).dtype)
     keys = [place.keys(this.settings.seed).start for place in this.places]
