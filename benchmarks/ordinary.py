@@ -1,13 +1,10 @@
 """Ordinary models with no option set, beside an expert's options and samplers given a likelihood."""
 
-import time
-import warnings
-
 import jax
 import numpy as np
 
 import coarea as co
-from benchmarks.harness import Measured, Report, bars, numbers_of, quality
+from benchmarks.harness import Measured, Report, bars, measured, numbers_of
 from benchmarks.ordinary_models import MODELS, Model
 from coarea.errors import CoareaError
 from coarea.studies.study_report import short
@@ -23,6 +20,7 @@ EXPERT = {
     "manifold": {"parametrisation": "manifold"},
     "chart": {"parametrisation": "chart"},
     "NUTS": {"kernel": co.NUTS(), "parametrisation": "manifold"},
+    "NUTS on the chart": {"kernel": co.NUTS(), "parametrisation": "chart"},
     "CHMC, acceptance .8": {
         "kernel": co.CHMC(target_acceptance=0.8),
         "parametrisation": "manifold",
@@ -37,19 +35,6 @@ def elements(variables, names) -> np.ndarray:
     parts = [np.asarray(variables[name]) for name in names]
     x = np.concatenate([part.reshape(*part.shape[:2], -1) for part in parts], axis=2)
     return x[..., np.std(x, axis=(0, 1)) > 0]
-
-
-def run_twice(draw) -> Measured:
-    """The second run's quality, and the times of both."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        began = time.perf_counter()
-        draw(0)
-        first = time.perf_counter() - began
-        began = time.perf_counter()
-        x = draw(1)
-        seconds = time.perf_counter() - began
-    return Measured(*quality(x), seconds, first)
 
 
 def ours(model: Model, **options):
@@ -106,16 +91,16 @@ def nutpie_nuts(model: Model):
 
 def runs_of(model: Model) -> dict[str, Measured]:
     """All measured runs of a model by name."""
-    found = {"coarea": run_twice(ours(model))}
+    found = {"coarea": measured(ours(model))}
     for name, options in EXPERT.items():
         try:
-            found[name] = run_twice(ours(model, **options))
+            found[name] = measured(ours(model, **options))
         except CoareaError as error:  # not every option suits every model
             print(f"   {name}: {error}", flush=True)
     if model.numpyro is not None:
-        found["NumPyro"] = run_twice(numpyro_nuts(model))
+        found["NumPyro"] = measured(numpyro_nuts(model))
     if model.pymc is not None:
-        found["nutpie"] = run_twice(nutpie_nuts(model))
+        found["nutpie"] = measured(nutpie_nuts(model))
     return found
 
 

@@ -17,12 +17,16 @@ class BlockReport(NamedTuple):
 
 
 class Display:
-    """One progress bar for all chains, shown only in a terminal or a notebook."""
+    """One progress bar for all chains, shown only in a terminal or a notebook.
 
-    def __init__(self, wanted: bool, transitions: int):
+    Both numbers are of transitions of all chains. Warm-up may take fewer or more than expected.
+    """
+
+    def __init__(self, wanted: bool, warmup: int, draws: int):
         self._bar = _bar() if wanted else None
+        self._done, self._expected, self._draws = 0, warmup + draws, draws
         if self._bar is not None:
-            self._task = self._bar.add_task("starting", total=transitions, health="")
+            self._task = self._bar.add_task("starting", total=self._expected, health="")
         self._begin("starting")
 
     def __enter__(self):
@@ -49,15 +53,21 @@ class Display:
         if self._bar is None:
             return
         phase = "warm-up" if report.is_warmup else "sampling"
+        if phase == "sampling" and phase != self._phase:
+            self._expected = self._done + self._draws
         if phase != self._phase:
             self._begin(phase)
+        self._done += report.transitions
+        if report.is_warmup:
+            self._expected = max(self._expected, self._done + self._draws)
         self._transitions += report.transitions
         self._accepted += report.accepted
         self._failures += report.failures
         rate = self._transitions / max(time.perf_counter() - self._since, 1e-9)
         self._bar.update(
             self._task,
-            advance=report.transitions,
+            completed=self._done,
+            total=self._expected,
             description=phase,
             health=f"{rate:,.0f} draws/s, accept {self._accepted / self._transitions:.2f}, "
             f"failed {self._failures / self._transitions:.1%}",

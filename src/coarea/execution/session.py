@@ -100,10 +100,10 @@ def session(settings: RunSettings, vmap_width: int, size: int) -> Iterator[Sessi
     """
     check_memory(size, settings.chains, settings.draws)
     places = places_for(settings.chains, vmap_width, settings.devices)
-    total = (settings.warmup + settings.draws) * sum(len(place.chains) for place in places)
+    running = sum(len(place.chains) for place in places)
     with (
         computing_in(settings.precision),
         one_blas_thread(),
-        Display(settings.progress, total) as display,
+        Display(settings.progress, settings.warmup * running, settings.draws * running) as display,
     ):
         yield Session(settings, places, size, display)

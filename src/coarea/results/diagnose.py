@@ -147,7 +147,7 @@ def _mixing(draws) -> list[Finding]:
     num_chains, num_draws = (draws["sample_stats"].sizes[axis] for axis in ("chain", "draw"))
     looked_at = _looked_at(num_chains)
     apart = min(num_chains * num_draws // _DRAWS_FOR_RHAT, num_draws // _DRAWS_OF_A_CHAIN)
-    worst_rhat, worst_ess = ("", 1.0), ("", np.inf)
+    worst_rhat, worst_ess = ("", -np.inf), ("", np.inf)
     drawn = draws["posterior"].data_vars or draws["inputs"].data_vars
     for name, variable in drawn.items():
         if not any(variable.values.strides[:2]):
