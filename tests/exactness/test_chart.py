@@ -91,6 +91,13 @@ MODELS = {
         },
         {"a": (), "b": 2, "n": 7},
     ),
+    "log-normal noise, taken apart": (
+        lambda u: {
+            "a": u["a"],
+            "y": jnp.exp(u["a"] + jnp.exp(0.3 * u["b"][0]) * u["n"])[jnp.array([2, 0, 3])],
+        },
+        {"a": (), "b": 2, "n": 4, "empty": 0},
+    ),
     "latents beside the noise": (
         lambda u: {"a": u["a"], "y": u["x"] ** 2 + u["a"] + 0.5 * u["n"]},
         {"a": (), "x": 3, "n": 3, "unused": 2},

@@ -8,6 +8,7 @@ import math
 from collections.abc import Generator, Sequence
 from typing import Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -23,8 +24,14 @@ _FIRST_STEP = 0.1
 _FIRST_SCALED_STEP = 0.3
 # The acceptance rate from whose step size the search for the best setting starts.
 _SAFE_ACCEPTANCE = 0.8
-# Transitions of a chain between two changes of the step size, in a warm-up of the usual length.
+# This fraction of chains may hardly move before the steps are shortened for them.
+_LOW_CHAINS = 0.1
+# Transitions of a chain between two changes of the step size, in a warm-up of the usual length, and
+# the fewest.
+_SETTLING_ROUND = 8
 _SHORT_ROUND = 5
+# The step sizes that are tried in one round to find the order of magnitude.
+_SIZES_AT_ONCE = 5
 # The steps of a trajectory while nothing is known of its best length, and the most before that is
 # searched for.
 _FIRST_STEPS = 8
@@ -118,7 +125,8 @@ class PooledWarmup:
     @property
     def starts_anywhere(self) -> bool:
         """Whether warm-up is cheap enough to begin at prior draws."""
-        return self._about.is_cheap and self._length >= _USUAL_LENGTH
+        about = self._about
+        return about.is_cheap and not about.on_manifold and self._length >= _USUAL_LENGTH
 
     def cost_of(self, setting: Setting) -> float:
         """About how many operations a transition with this setting takes."""
@@ -126,7 +134,7 @@ class PooledWarmup:
 
     def first(self) -> Schedule:
         """The schedule that chains begin with."""
-        return self._schedule(Setting(_FIRST_STEP, 1, 1))
+        return self._schedule([(Setting(_FIRST_STEP, 1, 1), 0)])
 
     def rounds(
         self, known: tuple[Setting, Rescaling] | None = None
@@ -171,20 +179,32 @@ class PooledWarmup:
         return step_size
 
     def _doubled_or_halved(self, step_size: float) -> Generator[Round, Records, float]:
-        """Double a step size while it is accepted, or halve it until it is."""
+        """Double a step size while it is accepted, or halve it until it is.
+
+        A round tries several sizes, of which those that are too long are rejected and do no harm.
+        """
+        longest = self._about.longest_step
         if self._about.step_size is not None:
             return step_size
-        was_accepted = None
-        for _ in range(self._length // 8):
-            setting = self._allowed(step_size, 2)
-            records = yield from self._run(setting, 2)
-            is_accepted = _mean(records.acceptance_rate) >= _SAFE_ACCEPTANCE - 0.1
-            if was_accepted is not None and is_accepted != was_accepted:
-                return step_size if is_accepted else step_size / 2
-            if is_accepted and step_size >= self._about.longest_step:
-                return step_size
-            step_size = min(step_size * (2 if is_accepted else 0.5), self._about.longest_step)
-            was_accepted = is_accepted
+        accepted, factor = None, 2.0
+        for _ in range(max(1, self._length // 32)):
+            sizes = [min(step_size * factor**k, longest) for k in range(_SIZES_AT_ONCE)]
+            sizes = [h for k, h in enumerate(sizes) if k == 0 or h != sizes[k - 1]]
+            found = yield from self._run_all([(self._allowed(h, 2), 2) for h in sizes])
+            rates = [_bearable(records.acceptance_rate) for records in found]
+            are_accepted = [rate >= _SAFE_ACCEPTANCE - 0.1 for rate in rates]
+            if factor > 1:
+                number = [*are_accepted, False].index(False)
+                accepted = sizes[number - 1] if number else accepted
+                if number < len(sizes) or accepted == longest:
+                    if accepted is not None:
+                        return accepted
+                    factor = 0.5
+                step_size = sizes[-1] * 2 if factor > 1 else sizes[0] / 2
+            else:
+                if any(are_accepted):
+                    return sizes[are_accepted.index(True)]
+                step_size = sizes[-1] / 2
         return step_size
 
     def _settling(
@@ -196,13 +216,13 @@ class PooledWarmup:
         """
         found, log_step = [], math.log(step_size)
         later = []
-        length = max(_SHORT_ROUND, round(_SHORT_ROUND * self._length / _USUAL_LENGTH))
+        length = max(_SHORT_ROUND, round(_SETTLING_ROUND * self._length / _USUAL_LENGTH))
         for number in range(max(1, round(count / length))):
             size = math.exp(log_step)
             setting = self._allowed(size, min(self._typical_steps(size), _MOST_STEPS_AT_FIRST))
-            found.append((yield from self._run(setting, length)))
+            found += yield from self._run_all([(setting, length)])
             if self._about.step_size is None:
-                rate = _mean(found[-1].acceptance_rate)
+                rate = _bearable(found[-1].acceptance_rate)
                 log_step += 1.5 * (rate - _SAFE_ACCEPTANCE) / (1 + number) ** 0.5
                 log_step = min(log_step, math.log(self._about.longest_step))
             later.append(log_step)
@@ -210,6 +230,7 @@ class PooledWarmup:
 
     def _estimated(self, records: list[Records]) -> Rescaling | None:
         """Scales from a window's draws; None if they say nothing new."""
+        records = _that_moved(records)
         x = np.concatenate([_rows(r.positions) for r in records])
         about = self._about
         if about.on_manifold and about.mass == "diagonal":
@@ -250,14 +271,16 @@ class PooledWarmup:
             left = int(_SHARE * (self._length - self._used)) // len(search.proposals)
             if min(wanted, left) < _SHORTEST_TRIAL:
                 break
-            for setting in search.proposals:
-                search.record(setting, (yield from self._trial(setting, min(wanted, left))))
+            count, before = min(wanted, left), self._last
+            found = yield from self._run_all([(setting, count) for setting in search.proposals])
+            for setting, records in zip(search.proposals, found, strict=True):
+                search.record(setting, self._trial(before, records))
+                before = records.values[:, -1]
             search.conclude_round()
         return self._tuned(search.best, search.trials_of_best, search.efficiency)
 
-    def _trial(self, setting: Setting, count: int) -> Generator[Round, Records, Trial]:
-        before = self._last
-        records = yield from self._run(setting, count)
+    def _trial(self, before: np.ndarray | None, records: Records) -> Trial:
+        """A trial, whose values begin with those `before` it, if there are any."""
         work = self._about.cost.total(records.num_steps, records.projections)
         values, rates, diverged = records.values, records.acceptance_rate, records.diverged
         if before is None:
@@ -266,22 +289,33 @@ class PooledWarmup:
 
     # What all of them use.
 
-    def _run(self, setting: Setting, count: int) -> Generator[Round, Records, Records]:
-        count = min(count, self._length - self._used)
-        if count <= 0:
+    def _run_all(
+        self, segments: Sequence[tuple[Setting, int]]
+    ) -> Generator[Round, Records, list[Records]]:
+        """One round of transitions with several settings: what each of them brought."""
+        left = self._length - self._used
+        if left < len(segments):
             raise _OutOfTransitions
-        records = yield Round(self._schedule(setting), count)
-        self._used += count
-        self._step_size = setting.step_size
+        counts = [count for _, count in segments]
+        if sum(counts) > left:
+            counts = [max(1, left * count // sum(counts)) for count in counts]
+        segments = [(setting, n) for (setting, _), n in zip(segments, counts, strict=True)]
+        records = yield Round(self._schedule(segments), sum(counts))
+        self._used += sum(counts)
+        self._step_size = segments[-1][0].step_size
         self._last = records.values[:, -1]
-        return records
+        ends = np.cumsum(counts)
+        return [
+            jax.tree.map(lambda x: x[:, a:b], records)  # noqa: B023
+            for a, b in zip(ends - counts, ends, strict=True)
+        ]
 
     def _tuned(self, setting: Setting, trials: Sequence[Trial], efficiency: float | None) -> Tuned:
-        return Tuned(self._schedule(setting), setting, self._used, trials, efficiency)
+        return Tuned(self._schedule([(setting, 0)]), setting, self._used, trials, efficiency)
 
-    def _schedule(self, setting: Setting) -> Schedule:
+    def _schedule(self, segments: Sequence[tuple[Setting, int]]) -> Schedule:
         retries = not self._about.on_manifold
-        return Schedule.of(setting, self._offset, self._rescaling, retries)
+        return Schedule.of(segments, self._used, self._offset, self._rescaling, retries)
 
     def _allowed(self, step_size: float, num_steps: float) -> Setting:
         """The setting with what the user gave, and no longer step than makes sense."""
@@ -309,8 +343,22 @@ def no_rescaling(mass: MassKind, is_scaled: np.ndarray) -> Rescaling:
     return Rescaling(jnp.ones(len(is_scaled)), keeps_normals=not is_scaled.all())
 
 
-def _mean(rates: np.ndarray) -> float:
-    return float(np.mean(np.nan_to_num(rates)))
+def _bearable(rates: np.ndarray) -> float:
+    """The mean acceptance rate (chain, draw), or less if some chains hardly move.
+
+    Chains that begin where the posterior is narrow need shorter steps than others to leave.
+    """
+    of_chains = np.mean(np.nan_to_num(rates), axis=1)
+    low = float(np.quantile(of_chains, _LOW_CHAINS, method="lower"))
+    return min(float(np.mean(of_chains)), _SAFE_ACCEPTANCE - 0.5 + 2 * low)
+
+
+def _that_moved(records: Sequence[Records]) -> list[Records]:
+    """The records of the chains that moved; of all if none did."""
+    moved = np.any([np.ptp(r.values, axis=1).any(axis=1) for r in records], axis=0)
+    if not np.any(moved):
+        return list(records)
+    return [jax.tree.map(lambda x: x[moved], r) for r in records]
 
 
 def _rows(x: np.ndarray | None) -> np.ndarray:

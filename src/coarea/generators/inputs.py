@@ -148,7 +148,12 @@ class Inputs(eqx.Module):
     @property
     def groups(self) -> np.ndarray:
         """For each coordinate of the flat vector, the number of its input."""
-        return np.repeat(np.arange(len(self.parts)), [part.size for part in self.parts])
+        return np.repeat(np.arange(len(self.parts)), self.sizes)
+
+    @property
+    def sizes(self) -> list[int]:
+        """The numbers of coordinates of the inputs."""
+        return [part.size for part in self.parts]
 
     def check_proper(self, caller: str) -> None:
         """Raise if an input has an improper prior, which cannot be drawn from."""

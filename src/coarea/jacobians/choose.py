@@ -6,7 +6,7 @@ valid.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import jax
@@ -48,8 +48,8 @@ _SOLVED = 1e-8
 class StructureProblem:
     """A constraint whose Jacobian's structure is wanted.
 
-    `draws` are from the prior. `groups` holds the number of the named input of each element.
-    Elements of inputs that more constraints depend on are made shared inputs first.
+    `draws` are from the prior. `sizes` are those of the named inputs. Elements of inputs that more
+    constraints depend on are made shared inputs first.
     """
 
     def __init__(
@@ -57,9 +57,10 @@ class StructureProblem:
         residual: Callable,
         draws: Float[Array, "draws M"],
         num_constraints: int,
-        groups: np.ndarray,
+        sizes: Sequence[int],
     ):
-        self.residual, self.draws, self.groups = residual, draws, groups
+        self.residual, self.draws, self.sizes = residual, draws, tuple(map(int, sizes))
+        self.groups = np.repeat(np.arange(len(self.sizes)), self.sizes)
         self.num_constraints, self.num_inputs = num_constraints, draws.shape[1]
 
     @functools.cached_property
@@ -130,7 +131,7 @@ def find_noise_solver(problem: StructureProblem) -> NoiseSolver | str:
         except Exception as error:  # asdex raises many types
             reason = f"whether noise enters as a summand cannot be read ({brief(error)})"
             continue
-        solver = NoiseSolver(structure, tuple(map(int, problem.groups)), is_affine)
+        solver = NoiseSolver(structure, problem.sizes, is_affine)
         if not (is_affine or _finds_solutions(solver, problem)):
             reason = "noise must enter as a summand, or by functions that have an inverse"
         elif not _has_rank(structure, problem.residual, problem.draws):

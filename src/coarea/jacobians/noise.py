@@ -14,14 +14,13 @@ from coarea.tracing import solve_for
 class NoiseSolver(eqx.Module):
     """How to solve for the local inputs of a structure with as many of them as constraints.
 
-    They are all elements of some of the named inputs. `groups` holds the number of the named input
-    of each element. Noise that enters as a summand, whatever its factor, is solved for by the
-    linear algebra of the structure; other noise, if each value has its own, by undoing what the
-    model does to it.
+    They are all elements of some of the named inputs, whose sizes are `sizes`. Noise that enters as
+    a summand, whatever its factor, is solved for by the linear algebra of the structure; other
+    noise, if each value has its own, by undoing what the model does to it.
     """
 
     jacobian: AbstractUncoupled
-    groups: tuple[int, ...] = eqx.field(static=True)
+    sizes: tuple[int, ...] = eqx.field(static=True)
     is_affine: bool = eqx.field(static=True)
 
     def solve(
@@ -29,9 +28,9 @@ class NoiseSolver(eqx.Module):
     ) -> tuple[Float[Array, " M"], Float[Array, ""]]:
         """All inputs, and log |det B| there. `residual` takes the parts of each named input."""
         local = self.jacobian.local_inputs
-        groups = np.asarray(self.groups)
+        groups = np.repeat(np.arange(len(self.sizes)), self.sizes)
         noisy = set(groups[local.flat[~local.is_pad]])
-        fixed = _parts(without_noise, groups)
+        fixed = self._parts(without_noise)
 
         def of_parts(noise: Sequence[Array]):
             # Inputs without noise are kept apart: what is computed from them alone then has no
@@ -40,7 +39,7 @@ class NoiseSolver(eqx.Module):
             return residual(tuple(next(left) if i in noisy else x for i, x in enumerate(fixed)))
 
         def of_noise(n):
-            whole = _parts(local.put(without_noise, n), groups)
+            whole = self._parts(local.put(without_noise, n))
             return of_parts([x for i, x in enumerate(whole) if i in noisy])
 
         if self.is_affine:
@@ -55,8 +54,6 @@ class NoiseSolver(eqx.Module):
         _, B = self.jacobian.local_pieces(of_noise, n)
         return local.put(without_noise, n), self.jacobian.local(B).log_det()
 
-
-def _parts(u: Float[Array, " M"], groups: np.ndarray) -> tuple[Array, ...]:
-    """The elements of each named input."""
-    ends = np.cumsum(np.bincount(groups))
-    return tuple(jnp.split(u, ends[:-1]))
+    def _parts(self, u: Float[Array, " M"]) -> list[Array]:
+        """The elements of each named input."""
+        return jnp.split(u, np.cumsum(self.sizes)[:-1])

@@ -1,7 +1,8 @@
 """Delayed rejection: where a trajectory is rejected, a second one with shorter steps is tried.
 
-A density may be much narrower in its tails than elsewhere. Steps that suit the rest never
-lead out of them; shorter steps do, and cost nothing where the first trajectory is accepted.
+A density may be much narrower in its tails than elsewhere. Steps that suit the rest never lead out
+of them; shorter steps do, and a chain whose first trajectory is accepted makes none of them. (Under
+`vmap` it waits for the chains that do.)
 
 Let S₁ and S₂ be the maps from the start of a trajectory to its end with the momentum reversed. They
 are their own inverses. The second proposal z = S₂(x) is accepted with probability

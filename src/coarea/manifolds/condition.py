@@ -95,7 +95,7 @@ def condition(
     check_digits(posterior.residual, u, "generator")
     check_derivatives(posterior, "generator")
     problem = StructureProblem(
-        posterior.residual, prior_draws(generator), N, generator.inputs.groups
+        posterior.residual, prior_draws(generator), N, generator.inputs.sizes
     )
     found = choose_structure(structure, problem)
     return replace(
@@ -113,7 +113,7 @@ def _noise_of_readings(lifted: LiftedPosterior) -> NoiseSolver | str:
         return "the observations have no noise of their own"
     draws = prior_draws(model)
     N = posterior.num_constraints
-    return find_noise_solver(StructureProblem(posterior.residual, draws, N, model.inputs.groups))
+    return find_noise_solver(StructureProblem(posterior.residual, draws, N, model.inputs.sizes))
 
 
 def _density(generator: AbstractGenerator, structure: StructureName) -> Density:

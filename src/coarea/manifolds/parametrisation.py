@@ -215,7 +215,7 @@ def _without_noise(target: Posterior, explicit: ExplicitNoise) -> Posterior | De
     part = Posterior(explicit.generator, left, target.jacobian, "")
     generator = explicit.generator
     problem = StructureProblem(
-        part.residual, prior_draws(generator), part.num_constraints, generator.inputs.groups
+        part.residual, prior_draws(generator), part.num_constraints, generator.inputs.sizes
     )
     found = choose_structure("auto", problem)
     return replace(part, jacobian=found.structure, structure=found.words)

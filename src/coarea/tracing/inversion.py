@@ -6,6 +6,7 @@ the result to the input.
 """
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -24,34 +25,63 @@ class NotInvertibleError(Exception):
 def solve_for(function: Callable, inputs: Sequence[Array]) -> list[Array]:
     """The inputs for which `function(inputs)` is zero; only the shapes of `inputs` matter.
 
-    An element is NaN if the equation has no solution, or if the result does not depend on it.
+    An element is NaN if it has no finite solution, or if the result does not depend on it.
     """
     traced = jax.make_jaxpr(function)(inputs)
-    found: list[Array] = [jnp.full(x.shape, jnp.nan, x.dtype) for x in inputs]
-
-    def undo(at: Any, y: Array) -> None:
-        if isinstance(at, _Failure):
-            raise NotInvertibleError(at.reason)
-        if not isinstance(at, _Dependent):
-            return
-        if at.number is not None:
-            old = found[at.number]
-            found[at.number] = jnp.where(jnp.isnan(old), y, old)
-        for before, inverse in at.sources:
-            undo(before, inverse(y))
-
     begin = [_Dependent(x.shape, (), number) for number, x in enumerate(inputs)]
     (result,) = _interpret(traced.jaxpr, traced.consts, begin)
-    undo(result, jnp.zeros(traced.out_avals[0].shape, traced.out_avals[0].dtype))
-    return found
+    if isinstance(result, _Failure):
+        raise NotInvertibleError(result.reason)
+    out = traced.out_avals[0]
+    pending = {}
+    if isinstance(result, _Dependent):
+        pending[result] = _Known(jnp.zeros(out.shape, out.dtype), jnp.full(out.shape, True))
+    # Later values first: all that follows from a value is then known before it is undone.
+    while not all(value.number >= 0 for value in pending):
+        value = max((v for v in pending if v.number < 0), key=lambda v: v.order)
+        known = pending.pop(value)
+        for before, inverse in value.sources:
+            found = inverse(known.filled())
+            pending[before] = pending[before].or_else(found) if before in pending else found
+    nothing = [_Known(jnp.zeros(x.shape, x.dtype), jnp.full(x.shape, False)) for x in inputs]
+    found = [pending.get(x, none) for x, none in zip(begin, nothing, strict=True)]
+    return [jnp.where(x.is_known & jnp.isfinite(x.values), x.values, jnp.nan) for x in found]
 
 
-class _Dependent(NamedTuple):
+# Stands for an element that is not known. Every inverse of it is finite: a NaN here would make
+# derivatives NaN, even where nothing depends on the element.
+_UNKNOWN = 0.5
+
+
+class _Known(NamedTuple):
+    """The values that a quantity must have, as far as they are known."""
+
+    values: Array
+    is_known: Array
+
+    def filled(self) -> "_Known":
+        return self._replace(values=jnp.where(self.is_known, self.values, _UNKNOWN))
+
+    def or_else(self, other: "_Known") -> "_Known":
+        return _Known(
+            jnp.where(self.is_known, self.values, other.values), self.is_known | other.is_known
+        )
+
+    def moved(self, move: Callable[[Array, Any], Array]) -> "_Known":
+        """Both with their elements moved; `move` takes what to fill gaps with."""
+        return _Known(move(self.values, _UNKNOWN), move(self.is_known, False))
+
+
+_ORDER = itertools.count()
+
+
+class _Dependent:
     """A value that depends on the inputs, by what it comes from and the inverse of that."""
 
-    shape: tuple[int, ...]
-    sources: Sequence[tuple["_Dependent", Callable[[Array], Array]]]
-    number: int | None = None  # of the input that it is
+    def __init__(self, shape: tuple[int, ...], sources: Sequence[Any], number: int = -1):
+        self.shape, self.sources = shape, sources
+        self.number = number  # of the input that it is; -1 if it is none
+        self.order = next(_ORDER)
 
 
 class _Failure(NamedTuple):
@@ -115,7 +145,7 @@ def _undone(name: str, parameters: Any, operands: list[Any], shape: tuple[int, .
     before: _Dependent = operands[place]
     inverse = _moved(name, parameters, operands, before, shape)
     if inverse is None and before.shape == shape:
-        inverse = _computed(name, parameters, operands, place)
+        inverse = _computed(name, operands, place)
     return None if inverse is None else [(before, inverse)]
 
 
@@ -123,10 +153,13 @@ def _pieces(operands: list[Any], axis: int) -> Any:
     """The operands of a concatenation, with the part of the result that is theirs."""
     sizes = [(x.shape if isinstance(x, _Dependent) else jnp.shape(x))[axis] for x in operands]
     ends = np.cumsum(sizes)
-    bounds = zip(operands, ends - sizes, ends, strict=True)
+
+    def part(known: _Known, a: int, b: int) -> _Known:
+        return known.moved(lambda y, _: jax.lax.slice_in_dim(y, a, b, axis=axis))
+
     return [
-        (x, functools.partial(jax.lax.slice_in_dim, start_index=a, limit_index=b, axis=axis))
-        for x, a, b in bounds
+        (x, functools.partial(part, a=int(a), b=int(b)))
+        for x, a, b in zip(operands, ends - sizes, ends, strict=True)
         if isinstance(x, _Dependent)
     ]
 
@@ -134,44 +167,61 @@ def _pieces(operands: list[Any], axis: int) -> Any:
 def _chosen(which: Array, *cases: Any) -> Any:
     """The cases of a selection, with the elements of the result that come from them."""
     number = jnp.asarray(which).astype(int)
+
+    def mine(known: _Known, i: int) -> _Known:
+        return known._replace(is_known=known.is_known & (number == i))
+
     return [
-        (x, lambda y, i=i: jnp.where(number == i, y, jnp.nan))
-        for i, x in enumerate(cases)
-        if isinstance(x, _Dependent)
+        (x, functools.partial(mine, i=i)) for i, x in enumerate(cases) if isinstance(x, _Dependent)
     ]
 
 
 def _moved(name: str, parameters: Any, operands, before: _Dependent, shape) -> Callable | None:
     """The inverse of an operation that moves elements."""
-    if name in _RESHAPES and math.prod(before.shape) == math.prod(shape):
-        return lambda y: y.reshape(before.shape)
+    move = _move(name, parameters, operands, before, shape)
+    return None if move is None else lambda known: known.moved(move)
+
+
+def _move(name: str, parameters: Any, operands, before: _Dependent, shape) -> Callable | None:
+    is_in_order = name != "reshape" or parameters["dimensions"] is None
+    if name in _RESHAPES and is_in_order and math.prod(before.shape) == math.prod(shape):
+        return lambda y, _: y.reshape(before.shape)
     if name == "transpose":
-        order = np.argsort(parameters["permutation"])
-        return lambda y: jnp.transpose(y, tuple(order))
+        order = tuple(np.argsort(parameters["permutation"]))
+        return lambda y, _: jnp.transpose(y, order)
     if name == "rev":
-        return lambda y: jax.lax.rev(y, parameters["dimensions"])
+        return lambda y, _: jax.lax.rev(y, parameters["dimensions"])
     if name == "slice":
         strides = parameters["strides"] or (1,) * len(shape)
         bounds = zip(parameters["start_indices"], parameters["limit_indices"], strides, strict=True)
         where = tuple(slice(*bound) for bound in bounds)
-        return lambda y: jnp.full(before.shape, jnp.nan, y.dtype).at[where].set(y)
-    if name == "gather" and len(before.shape) == 1 and parameters["slice_sizes"] == (1,):
+        return lambda y, fill: jnp.full(before.shape, fill, y.dtype).at[where].set(y)
+    if name == "gather" and _takes_elements(parameters, before):
         index = operands[1][..., 0]
-        return lambda y: jnp.full(before.shape, jnp.nan, y.dtype).at[index].set(y)
+        return lambda y, fill: jnp.full(before.shape, fill, y.dtype).at[index].set(y)
     return None
+
+
+def _takes_elements(parameters: Any, before: _Dependent) -> bool:
+    """Whether a gather takes single elements of a vector."""
+    numbers = parameters["dimension_numbers"]
+    is_plain = not numbers.offset_dims and numbers.collapsed_slice_dims == (0,)
+    return len(before.shape) == 1 and is_plain and parameters["slice_sizes"] == (1,)
 
 
 _RESHAPES = frozenset({"reshape", "squeeze", "expand_dims", "broadcast_in_dim", "copy", "copy_p"})
 
 
-def _computed(name: str, parameters: Any, operands: list[Any], place: int) -> Callable | None:
+def _computed(name: str, operands: list[Any], place: int) -> Callable | None:
     """The inverse of an operation on each element."""
     if name in _INVERSES:
-        return _INVERSES[name]
-    if name not in _WITH_ANOTHER:
+        undo = _INVERSES[name]
+        return lambda known: known._replace(values=undo(known.values))
+    inverse = _WITH_ANOTHER.get(name, (None, None))[place]
+    if inverse is None:
         return None
-    other, inverse = operands[1 - place], _WITH_ANOTHER[name][place]
-    return lambda y: inverse(y, other)
+    other = operands[1 - place]
+    return lambda known: known._replace(values=inverse(known.values, other))
 
 
 _INVERSES: dict[str, Callable[[Array], Array]] = {
@@ -193,10 +243,10 @@ _INVERSES: dict[str, Callable[[Array], Array]] = {
     "convert_element_type": lambda y: y,
 }
 # Of an operation with a value that is known, by which of the two operands is not.
-_WITH_ANOTHER: dict[str, tuple[Callable, Callable]] = {
+_WITH_ANOTHER: dict[str, tuple[Callable | None, Callable]] = {
     "add": (lambda y, c: y - c, lambda y, c: y - c),
     "sub": (lambda y, c: y + c, lambda y, c: c - y),
     "mul": (lambda y, c: y / c, lambda y, c: y / c),
     "div": (lambda y, c: y * c, lambda y, c: c / y),
-    "pow": (lambda y, c: jnp.exp(jnp.log(y) / c), lambda y, c: jnp.log(y) / jnp.log(c)),
+    "pow": (None, lambda y, c: jnp.log(y) / jnp.log(c)),  # x ** c may have two roots
 }
