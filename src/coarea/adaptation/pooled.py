@@ -26,12 +26,8 @@ _FIRST_SCALED_STEP = 0.3
 _SAFE_ACCEPTANCE = 0.8
 # This fraction of chains may hardly move before the steps are shortened for them.
 _LOW_CHAINS = 0.1
-# Transitions of a chain between two changes of the step size, in a warm-up of the usual length, and
-# the fewest.
-_SETTLING_ROUND = 8
+# Transitions of a chain between two changes of the step size, in a warm-up of the usual length.
 _SHORT_ROUND = 5
-# The step sizes that are tried in one round to find the order of magnitude.
-_SIZES_AT_ONCE = 5
 # The steps of a trajectory while nothing is known of its best length, and the most before that is
 # searched for.
 _FIRST_STEPS = 8
@@ -124,7 +120,10 @@ class PooledWarmup:
 
     @property
     def starts_anywhere(self) -> bool:
-        """Whether warm-up is cheap enough to begin at prior draws."""
+        """Whether warm-up is cheap enough to begin at prior draws.
+
+        On a manifold it never is: chains that begin where steps fail have no second try.
+        """
         about = self._about
         return about.is_cheap and not about.on_manifold and self._length >= _USUAL_LENGTH
 
@@ -134,7 +133,7 @@ class PooledWarmup:
 
     def first(self) -> Schedule:
         """The schedule that chains begin with."""
-        return self._schedule([(Setting(_FIRST_STEP, 1, 1), 0)])
+        return self._schedule(Setting(_FIRST_STEP, 1, 1))
 
     def rounds(
         self, known: tuple[Setting, Rescaling] | None = None
@@ -179,32 +178,20 @@ class PooledWarmup:
         return step_size
 
     def _doubled_or_halved(self, step_size: float) -> Generator[Round, Records, float]:
-        """Double a step size while it is accepted, or halve it until it is.
-
-        A round tries several sizes, of which those that are too long are rejected and do no harm.
-        """
-        longest = self._about.longest_step
+        """Double a step size while it is accepted, or halve it until it is."""
         if self._about.step_size is not None:
             return step_size
-        accepted, factor = None, 2.0
-        for _ in range(max(1, self._length // 32)):
-            sizes = [min(step_size * factor**k, longest) for k in range(_SIZES_AT_ONCE)]
-            sizes = [h for k, h in enumerate(sizes) if k == 0 or h != sizes[k - 1]]
-            found = yield from self._run_all([(self._allowed(h, 2), 2) for h in sizes])
-            rates = [_bearable(records.acceptance_rate) for records in found]
-            are_accepted = [rate >= _SAFE_ACCEPTANCE - 0.1 for rate in rates]
-            if factor > 1:
-                number = [*are_accepted, False].index(False)
-                accepted = sizes[number - 1] if number else accepted
-                if number < len(sizes) or accepted == longest:
-                    if accepted is not None:
-                        return accepted
-                    factor = 0.5
-                step_size = sizes[-1] * 2 if factor > 1 else sizes[0] / 2
-            else:
-                if any(are_accepted):
-                    return sizes[are_accepted.index(True)]
-                step_size = sizes[-1] / 2
+        was_accepted = None
+        for _ in range(self._length // 8):
+            setting = self._allowed(step_size, 2)
+            records = yield from self._run(setting, 2)
+            is_accepted = self._bearable(records) >= _SAFE_ACCEPTANCE - 0.1
+            if was_accepted is not None and is_accepted != was_accepted:
+                return step_size if is_accepted else step_size / 2
+            if is_accepted and step_size >= self._about.longest_step:
+                return step_size
+            step_size = min(step_size * (2 if is_accepted else 0.5), self._about.longest_step)
+            was_accepted = is_accepted
         return step_size
 
     def _settling(
@@ -216,21 +203,34 @@ class PooledWarmup:
         """
         found, log_step = [], math.log(step_size)
         later = []
-        length = max(_SHORT_ROUND, round(_SETTLING_ROUND * self._length / _USUAL_LENGTH))
+        length = max(_SHORT_ROUND, round(_SHORT_ROUND * self._length / _USUAL_LENGTH))
         for number in range(max(1, round(count / length))):
             size = math.exp(log_step)
             setting = self._allowed(size, min(self._typical_steps(size), _MOST_STEPS_AT_FIRST))
-            found += yield from self._run_all([(setting, length)])
+            found.append((yield from self._run(setting, length)))
             if self._about.step_size is None:
-                rate = _bearable(found[-1].acceptance_rate)
+                rate = self._bearable(found[-1])
                 log_step += 1.5 * (rate - _SAFE_ACCEPTANCE) / (1 + number) ** 0.5
                 log_step = min(log_step, math.log(self._about.longest_step))
             later.append(log_step)
         return found, math.exp(np.mean(later[len(later) // 2 :]))
 
+    def _bearable(self, records: Records) -> float:
+        """The mean acceptance rate; less if some chains on a density hardly move.
+
+        Chains that begin where a density is narrow need shorter steps than others to leave.
+        """
+        rates = np.nan_to_num(records.acceptance_rate)
+        mean = float(np.mean(rates))
+        if self._about.on_manifold:
+            return mean
+        low = float(np.quantile(np.mean(rates, axis=1), _LOW_CHAINS, method="lower"))
+        return min(mean, _SAFE_ACCEPTANCE - 0.5 + 2 * low)
+
     def _estimated(self, records: list[Records]) -> Rescaling | None:
         """Scales from a window's draws; None if they say nothing new."""
-        records = _that_moved(records)
+        if not self._about.on_manifold:
+            records = _that_moved(records)
         x = np.concatenate([_rows(r.positions) for r in records])
         about = self._about
         if about.on_manifold and about.mass == "diagonal":
@@ -271,16 +271,14 @@ class PooledWarmup:
             left = int(_SHARE * (self._length - self._used)) // len(search.proposals)
             if min(wanted, left) < _SHORTEST_TRIAL:
                 break
-            count, before = min(wanted, left), self._last
-            found = yield from self._run_all([(setting, count) for setting in search.proposals])
-            for setting, records in zip(search.proposals, found, strict=True):
-                search.record(setting, self._trial(before, records))
-                before = records.values[:, -1]
+            for setting in search.proposals:
+                search.record(setting, (yield from self._trial(setting, min(wanted, left))))
             search.conclude_round()
         return self._tuned(search.best, search.trials_of_best, search.efficiency)
 
-    def _trial(self, before: np.ndarray | None, records: Records) -> Trial:
-        """A trial, whose values begin with those `before` it, if there are any."""
+    def _trial(self, setting: Setting, count: int) -> Generator[Round, Records, Trial]:
+        before = self._last
+        records = yield from self._run(setting, count)
         work = self._about.cost.total(records.num_steps, records.projections)
         values, rates, diverged = records.values, records.acceptance_rate, records.diverged
         if before is None:
@@ -289,33 +287,22 @@ class PooledWarmup:
 
     # What all of them use.
 
-    def _run_all(
-        self, segments: Sequence[tuple[Setting, int]]
-    ) -> Generator[Round, Records, list[Records]]:
-        """One round of transitions with several settings: what each of them brought."""
-        left = self._length - self._used
-        if left < len(segments):
+    def _run(self, setting: Setting, count: int) -> Generator[Round, Records, Records]:
+        count = min(count, self._length - self._used)
+        if count <= 0:
             raise _OutOfTransitions
-        counts = [count for _, count in segments]
-        if sum(counts) > left:
-            counts = [max(1, left * count // sum(counts)) for count in counts]
-        segments = [(setting, n) for (setting, _), n in zip(segments, counts, strict=True)]
-        records = yield Round(self._schedule(segments), sum(counts))
-        self._used += sum(counts)
-        self._step_size = segments[-1][0].step_size
+        records = yield Round(self._schedule(setting), count)
+        self._used += count
+        self._step_size = setting.step_size
         self._last = records.values[:, -1]
-        ends = np.cumsum(counts)
-        return [
-            jax.tree.map(lambda x: x[:, a:b], records)  # noqa: B023
-            for a, b in zip(ends - counts, ends, strict=True)
-        ]
+        return records
 
     def _tuned(self, setting: Setting, trials: Sequence[Trial], efficiency: float | None) -> Tuned:
-        return Tuned(self._schedule([(setting, 0)]), setting, self._used, trials, efficiency)
+        return Tuned(self._schedule(setting), setting, self._used, trials, efficiency)
 
-    def _schedule(self, segments: Sequence[tuple[Setting, int]]) -> Schedule:
+    def _schedule(self, setting: Setting) -> Schedule:
         retries = not self._about.on_manifold
-        return Schedule.of(segments, self._used, self._offset, self._rescaling, retries)
+        return Schedule.of(setting, self._offset, self._rescaling, retries)
 
     def _allowed(self, step_size: float, num_steps: float) -> Setting:
         """The setting with what the user gave, and no longer step than makes sense."""
@@ -341,16 +328,6 @@ def no_rescaling(mass: MassKind, is_scaled: np.ndarray) -> Rescaling:
     if mass == "dense":
         return Rescaling(jnp.eye(len(is_scaled)))
     return Rescaling(jnp.ones(len(is_scaled)), keeps_normals=not is_scaled.all())
-
-
-def _bearable(rates: np.ndarray) -> float:
-    """The mean acceptance rate (chain, draw), or less if some chains hardly move.
-
-    Chains that begin where the posterior is narrow need shorter steps than others to leave.
-    """
-    of_chains = np.mean(np.nan_to_num(rates), axis=1)
-    low = float(np.quantile(of_chains, _LOW_CHAINS, method="lower"))
-    return min(float(np.mean(of_chains)), _SAFE_ACCEPTANCE - 0.5 + 2 * low)
 
 
 def _that_moved(records: Sequence[Records]) -> list[Records]:
