@@ -72,3 +72,12 @@ def test_steps_are_counted_and_made_only_where_needed(x64, tuning):
     steps = np.asarray(info.num_integration_steps)
     assert set(np.unique(steps)) == {3, 9}
     assert np.all(steps[np.asarray(info.acceptance_rate) == 1.0] == 3)
+
+
+def test_warm_up_frees_a_chain_that_begins_in_a_narrow_place():
+    """The others accept enough: their mean acceptance does not show that one chain is stuck."""
+    start = np.array([[0.0, 0.0], [0.5, 0.1], [-0.5, 0.1], [-9.0, 0.0]])
+    draws = co.sample(funnel(), draws=500, chains=4, start=start, progress=False)
+    v = draws.posterior["v"].values
+    assert np.mean(v[3] > -4) > 0.9
+    assert np.all(draws.sample_stats["acceptance_rate"].mean("draw") > 0.3)

@@ -1,7 +1,6 @@
 """A linear map between the sampler's positions and the model's: what a mass matrix amounts to."""
 
 import equinox as eqx
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from coarea.jacobians.linalg import small
@@ -41,10 +40,3 @@ class Rescaling(eqx.Module):
         if R is None:
             return u
         return u / R if R.ndim == 1 else small.solve_lower(R, u[:, None])[:, 0]
-
-    def pull_back(self, metric: Float[Array, "M M"]) -> Float[Array, "M M"]:
-        """A metric of model space in sampler space."""
-        if self.matrix is None:
-            return metric
-        R = jnp.diag(self.matrix) if self.matrix.ndim == 1 else self.matrix
-        return R.T @ metric @ R
